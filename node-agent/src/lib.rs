@@ -1,1 +1,23 @@
-//! Placeholder.
+//! slurm-serve: models served as a property of Slurm jobs.
+//!
+//! One library for the resident programs (`slurm-serve agent|step|gateway`) and for the user's command (`sserve`). Each module
+//! is a room with one concern; data flows one way:
+//!
+//! ```text
+//! hook -> rpc -> job -> serve -> step … ready -> catalog; and back: step -> serve -> catalog
+//! ```
+//!
+//! `docs/architecture.md` walks through the life of one job.
+
+pub mod agent;
+pub mod catalog;
+pub mod client;
+pub mod config;
+pub mod duration;
+pub mod gateway;
+pub mod job;
+pub mod munge;
+pub mod rpc;
+pub mod serve;
+pub mod slurm;
+pub mod step;

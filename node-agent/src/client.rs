@@ -1,0 +1,156 @@
+//! Reaching an agent: over its Unix socket, or over TCP with munge. Used by the runner, the gateway and `sserve`.
+//!
+//! [`AgentChannel`] goes into any generated client: `CatalogClient::new(AgentChannel::unix(path)?)`. Over TCP it adds a fresh
+//! credential to every call and drops an answer whose sender does not prove to be root on the node meant (see `catalog.proto`).
+
+use std::future::Future;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use slurm_serve_proto::{MUNGE_METADATA, PROOF_METADATA};
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::munge;
+
+/// Why an agent cannot be asked: one line.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address is none.
+    #[error("{0:?} is no address of an agent: {1}")]
+    Address(String, String),
+    /// The call did not get through.
+    #[error("agent of {0}: {1}")]
+    Transport(String, String),
+    /// munge here does not work.
+    #[error(transparent)]
+    Munge(#[from] munge::MungeError),
+    /// The answer does not come from root on that node.
+    #[error("agent of {0}: the answer is not proven to come from root there ({1}); it was dropped")]
+    Unproven(String, String),
+}
+
+/// A connection to one agent; connects at the first call, and again whenever it broke. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct AgentChannel {
+    channel: Channel,
+    /// Slurm's name of the node, when reached over TCP.
+    node: Option<Arc<str>>,
+}
+
+impl AgentChannel {
+    /// Over the agent's Unix socket: the kernel tells the agent who calls.
+    pub fn unix(socket: &Path) -> Result<Self, ClientError> {
+        let uri = format!("unix:{}", socket.display());
+        let endpoint =
+            Endpoint::try_from(uri.clone()).map_err(|e| ClientError::Address(uri, e.to_string()))?;
+        Ok(Self {
+            channel: endpoint.connect_lazy(),
+            node: None,
+        })
+    }
+
+    /// Over TCP to `address` (`HOST:PORT`), where the agent of the node that Slurm calls `node` must answer.
+    pub fn tcp(node: &str, address: &str, connect_timeout: Duration) -> Result<Self, ClientError> {
+        let uri = format!("http://{address}");
+        let endpoint = Endpoint::try_from(uri.clone())
+            .map_err(|e| ClientError::Address(uri, e.to_string()))?
+            .connect_timeout(connect_timeout)
+            // A peer that vanished without a word is noticed within the lease.
+            .http2_keep_alive_interval(Duration::from_secs(3))
+            .keep_alive_timeout(Duration::from_secs(3))
+            .keep_alive_while_idle(true);
+        Ok(Self {
+            channel: endpoint.connect_lazy(),
+            node: Some(node.into()),
+        })
+    }
+
+    /// The clear text of `Model.key` as it came over this channel.
+    pub async fn open_key(&self, key: String) -> Result<String, ClientError> {
+        if self.node.is_none() || key.is_empty() {
+            return Ok(key);
+        }
+        let decoded = munge::decode(key).await?;
+        if decoded.uid != 0 {
+            return Err(ClientError::Unproven(
+                self.label(),
+                format!("the key was sealed by uid {}", decoded.uid),
+            ));
+        }
+        Ok(decoded.text())
+    }
+
+    fn label(&self) -> String {
+        self.node.as_deref().unwrap_or("this node").to_owned()
+    }
+}
+
+impl Service<http::Request<Body>> for AgentChannel {
+    type Response = http::Response<Body>;
+    type Error = ClientError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, ClientError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ClientError>> {
+        let label = self.label();
+        Service::poll_ready(&mut self.channel, cx).map_err(|e| ClientError::Transport(label, because(&e)))
+    }
+
+    fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
+        // The service that was polled ready is the one that must be called.
+        let ready = self.channel.clone();
+        let mut channel = std::mem::replace(&mut self.channel, ready);
+        let (node, label) = (self.node.clone(), self.label());
+        Box::pin(async move {
+            let Some(node) = node else {
+                return channel
+                    .call(request)
+                    .await
+                    .map_err(|e| ClientError::Transport(label, because(&e)));
+            };
+            let nonce = munge::nonce();
+            let payload = munge::call_payload(request.uri().path(), &node, &nonce);
+            let credential = munge::encode(payload, Some(0)).await?;
+            let value = http::HeaderValue::from_str(&credential)
+                .map_err(|e| ClientError::Transport(label.clone(), format!("munge's credential: {e}")))?;
+            request.headers_mut().insert(MUNGE_METADATA, value);
+            let response = channel
+                .call(request)
+                .await
+                .map_err(|e| ClientError::Transport(label.clone(), because(&e)))?;
+            prove(response.headers().clone(), &nonce, &label).await?;
+            Ok(response)
+        })
+    }
+}
+
+/// The answer must carry a credential of root over our nonce. An agent that refused us has nothing to prove.
+async fn prove(headers: http::HeaderMap, nonce: &str, label: &str) -> Result<(), ClientError> {
+    if headers.get("grpc-status").is_some_and(|status| status != "0") {
+        return Ok(());
+    }
+    let unproven = |why: String| ClientError::Unproven(label.to_owned(), why);
+    let proof = headers.get(PROOF_METADATA).and_then(|value| value.to_str().ok());
+    let proof = proof.ok_or_else(|| unproven("no proof in the answer".into()))?;
+    let decoded = munge::decode(proof.to_owned()).await?;
+    if decoded.uid != 0 {
+        return Err(unproven(format!("signed by uid {}", decoded.uid)));
+    }
+    if decoded.text() != munge::proof_payload(nonce) {
+        return Err(unproven("made for another call".into()));
+    }
+    Ok(())
+}
+
+/// tonic says "transport error" and hides the cause in the chain of sources.
+fn because(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}

@@ -1,0 +1,327 @@
+//! The documented settings: `/etc/slurm-serve/config.toml`, world-readable, without secrets (those are files it names).
+//!
+//! `slurm-conf/config.toml` is the same thing for people: every key with its default and what it means. A test holds the two together.
+//! Unknown keys are refused, so that a typo is found when the file is read and not at 3 a.m.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the configuration lies unless `--config` says otherwise.
+pub const DEFAULT_PATH: &str = "/etc/slurm-serve/config.toml";
+
+/// The documented default file, as `--print-config` prints it.
+pub const DOCUMENTED: &str = include_str!("../../slurm-conf/config.toml");
+
+/// All settings. Every field is documented in [`DOCUMENTED`].
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)] // documented in the default file, once
+pub struct Config {
+    pub agent: Agent,
+    pub access: Access,
+    pub gateway: Gateway,
+    pub client: Client,
+}
+
+/// `[agent]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Agent {
+    pub socket: PathBuf,
+    pub listen: String,
+    pub node_name: String,
+    pub advertise_address: String,
+    pub bind_address: String,
+    pub run_dir: PathBuf,
+    pub state_dir: PathBuf,
+    pub scratch_dir: PathBuf,
+    pub recipes: PathBuf,
+    pub ports: PortRange,
+    pub internal_ports: PortRange,
+    pub internal_ports_per_model: u16,
+    pub slurm_bin_dir: PathBuf,
+    #[serde(with = "crate::duration")]
+    pub slurm_command_timeout: Duration,
+    #[serde(with = "crate::duration")]
+    pub launch_timeout: Duration,
+    #[serde(with = "crate::duration")]
+    pub settle_timeout: Duration,
+    #[serde(with = "crate::duration")]
+    pub recover_timeout: Duration,
+    #[serde(with = "crate::duration")]
+    pub runner_timeout: Duration,
+    #[serde(with = "crate::duration")]
+    pub heartbeat: Duration,
+    #[serde(with = "crate::duration")]
+    pub lease: Duration,
+    #[serde(with = "crate::duration")]
+    pub keep_ended: Duration,
+    pub max_watchers: usize,
+    pub max_models: usize,
+}
+
+impl Default for Agent {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            socket: "/run/slurm-serve/agent.sock".into(),
+            listen: "0.0.0.0:871".into(),
+            node_name: String::new(),
+            advertise_address: String::new(),
+            bind_address: "0.0.0.0".into(),
+            run_dir: "/run/slurm-serve".into(),
+            state_dir: "/var/lib/slurm-serve".into(),
+            scratch_dir: "/tmp".into(),
+            recipes: "/etc/slurm-serve/models.d".into(),
+            ports: PortRange {
+                first: 18100,
+                last: 18199,
+            },
+            internal_ports: PortRange {
+                first: 18200,
+                last: 22199,
+            },
+            internal_ports_per_model: 40,
+            slurm_bin_dir: PathBuf::new(),
+            slurm_command_timeout: s(10),
+            launch_timeout: s(60),
+            settle_timeout: s(2),
+            recover_timeout: s(10),
+            runner_timeout: s(5),
+            heartbeat: s(2),
+            lease: s(10),
+            keep_ended: s(3600),
+            max_watchers: 64,
+            max_models: 64,
+        }
+    }
+}
+
+/// `[access]`: who has which role over TCP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Access {
+    pub read: Principals,
+    pub proxy: Principals,
+    pub admin: Principals,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        let only = |user: &str| Principals {
+            users: vec![user.into()],
+            groups: vec![],
+        };
+        Self {
+            read: only("*"),
+            proxy: only("slurm-serve"),
+            admin: only("root"),
+        }
+    }
+}
+
+/// Users and groups by name; `*` is everybody whom munge knows.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Principals {
+    pub users: Vec<String>,
+    pub groups: Vec<String>,
+}
+
+/// `[gateway]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Gateway {
+    pub listen: String,
+    pub key_file: PathBuf,
+    pub agents: Vec<String>,
+    pub agent_port: u16,
+    #[serde(with = "crate::duration")]
+    pub discover_interval: Duration,
+    #[serde(with = "crate::duration")]
+    pub connect_timeout: Duration,
+}
+
+impl Default for Gateway {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8700".into(),
+            key_file: PathBuf::new(),
+            agents: Vec::new(),
+            agent_port: 871,
+            discover_interval: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(3),
+        }
+    }
+}
+
+/// `[client]`: what `sserve` asks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Client {
+    pub gateway: String,
+    #[serde(with = "crate::duration")]
+    pub timeout: Duration,
+}
+
+impl Default for Client {
+    fn default() -> Self {
+        Self {
+            gateway: String::new(),
+            timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// An inclusive range of TCP ports, written `"18100-18199"`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PortRange {
+    /// The lowest port.
+    pub first: u16,
+    /// The highest port, itself included.
+    pub last: u16,
+}
+
+impl TryFrom<String> for PortRange {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no range of ports; write \"18100-18199\"");
+        let (first, last) = text.split_once('-').ok_or_else(bad)?;
+        let port = |part: &str| {
+            part.trim()
+                .parse::<u16>()
+                .ok()
+                .filter(|port| *port > 0)
+                .ok_or_else(bad)
+        };
+        let range = Self {
+            first: port(first)?,
+            last: port(last)?,
+        };
+        if range.first > range.last {
+            Err(bad())
+        } else {
+            Ok(range)
+        }
+    }
+}
+
+impl From<PortRange> for String {
+    fn from(range: PortRange) -> String {
+        format!("{}-{}", range.first, range.last)
+    }
+}
+
+impl PortRange {
+    /// All ports of the range, ascending.
+    pub fn iter(self) -> impl Iterator<Item = u16> {
+        self.first..=self.last
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.first <= other.last && other.first <= self.last
+    }
+}
+
+/// Why a configuration cannot be used: one line with the file and the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{0}: {1}; name another with --config")]
+    Read(PathBuf, std::io::Error),
+    /// The file is not what it should be.
+    #[error("{0}: {1}")]
+    Parse(PathBuf, String),
+    /// The values do not go together.
+    #[error("{0}: {1}")]
+    Invalid(PathBuf, String),
+}
+
+impl Config {
+    /// Reads `path`. A missing file is an error only if somebody `named` it: the defaults are a working configuration.
+    pub fn load(path: &Path, named: bool) -> Result<Self, ConfigError> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => return Ok(Self::default()),
+            Err(e) => return Err(ConfigError::Read(path.into(), e)),
+        };
+        let config: Self =
+            toml::from_str(&text).map_err(|e| ConfigError::Parse(path.into(), one_line(&e.to_string())))?;
+        config.check().map_err(|e| ConfigError::Invalid(path.into(), e))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let agent = &self.agent;
+        if agent.ports.overlaps(agent.internal_ports) {
+            return Err("agent.ports and agent.internal_ports overlap; keep them apart".into());
+        }
+        if agent.internal_ports_per_model < 20 {
+            return Err("agent.internal_ports_per_model is below 20; an engine needs about 14 ports".into());
+        }
+        if agent.lease <= agent.heartbeat {
+            return Err("agent.lease must be longer than agent.heartbeat".into());
+        }
+        Ok(())
+    }
+}
+
+/// Folds a multi-line message of the TOML parser into one line.
+fn one_line(text: &str) -> String {
+    let kept = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('|'));
+    kept.filter(|line| !line.chars().next().is_some_and(|c| c.is_ascii_digit()))
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documented_file_says_the_defaults_and_every_key() {
+        let parsed: Config = toml::from_str(DOCUMENTED).expect("slurm-conf/config.toml parses");
+        assert_eq!(parsed, Config::default());
+        let written: toml::Table = toml::from_str(DOCUMENTED).expect("a table");
+        let all = toml::Table::try_from(Config::default()).expect("a table");
+        assert_eq!(written, all, "every key stands in slurm-conf/config.toml");
+    }
+
+    #[test]
+    fn a_typo_is_named_in_one_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        std::fs::write(&file, "[agent]\nsokcet = \"/x\"\n").unwrap();
+        let error = Config::load(&file, true).unwrap_err().to_string();
+        assert!(
+            error.contains("config.toml") && error.contains("line 2") && error.contains("sokcet"),
+            "{error}"
+        );
+        assert!(!error.contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn ranges_that_overlap_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("config.toml");
+        std::fs::write(&file, "[agent]\ninternal_ports = \"18000-18150\"\n").unwrap();
+        assert!(
+            Config::load(&file, true)
+                .unwrap_err()
+                .to_string()
+                .contains("overlap")
+        );
+    }
+}
