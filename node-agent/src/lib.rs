@@ -16,6 +16,7 @@ pub mod config;
 pub mod duration;
 pub mod gateway;
 pub mod job;
+pub mod listing;
 pub mod munge;
 pub mod rpc;
 pub mod serve;

@@ -96,9 +96,7 @@ pub fn render(head: &[Column], rows: &[Vec<String>], columns: usize) -> Vec<Stri
 
 /// How many columns there are to write into: `COLUMNS` if it says so, else the terminal's width, else 80.
 pub fn terminal_columns() -> usize {
-    let said = std::env::var("COLUMNS")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let found = || match std::io::stdout().is_terminal() {
         true => terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)),
         false => None,

@@ -95,7 +95,10 @@ mod tests {
     #[test]
     fn nothing_that_a_terminal_obeys_is_left() {
         assert_eq!(plain("a\u{1b}[31;1mred\u{1b}[0m b"), "ared b");
-        assert_eq!(plain("\u{1b}]0;title\u{7}x\u{1b}]8;;http://e\u{1b}\\link"), "xlink");
+        assert_eq!(
+            plain("\u{1b}]0;title\u{7}x\u{1b}]8;;http://e\u{1b}\\link"),
+            "xlink"
+        );
         assert_eq!(plain("\u{9b}2Jx\u{7}y\rz\n"), "xy z ");
         assert_eq!(plain("user\u{202e}nimda"), "usernimda");
         assert_eq!(plain("50 %|█████| ünï"), "50 %|█████| ünï");
