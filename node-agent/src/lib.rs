@@ -18,6 +18,7 @@ pub mod gateway;
 pub mod job;
 pub mod listing;
 pub mod munge;
+pub mod plugin_file;
 pub mod rpc;
 pub mod serve;
 pub mod slurm;

@@ -1,0 +1,139 @@
+//! What this host's Slurm says of itself: its version, and where it looks for plugins.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::SlurmVersion;
+
+/// How long one of Slurm's commands may take; scontrol waits for a controller that may be down.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// The version of the Slurm whose commands are found here: slurmd's, for it is slurmd that must load the plugin; else
+/// srun's, else scontrol's.
+pub fn host_version() -> Option<SlurmVersion> {
+    ["slurmd", "srun", "scontrol"]
+        .into_iter()
+        .find_map(|program| output(program, &["-V"]).ok()?.parse().ok())
+}
+
+/// Where Slurm looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPaths {
+    /// plugstack.conf.
+    pub plugstack: PathBuf,
+    /// PluginDir, which may be several.
+    pub plugin_dirs: Vec<PathBuf>,
+    /// Why Slurm could not be asked, if so; the paths are then the usual ones.
+    pub guessed: Option<String>,
+}
+
+/// Asks `scontrol show config`; falls back to the usual places where there is no controller to ask.
+pub fn host_paths() -> HostPaths {
+    match output("scontrol", &["show", "config"]) {
+        Ok(config) => paths_from(&config),
+        Err(why) => HostPaths {
+            plugstack: "/etc/slurm/plugstack.conf".into(),
+            plugin_dirs: USUAL_PLUGIN_DIRS
+                .into_iter()
+                .map(PathBuf::from)
+                .filter(|dir| dir.is_dir())
+                .collect(),
+            guessed: Some(why),
+        },
+    }
+}
+
+const USUAL_PLUGIN_DIRS: [&str; 5] = [
+    "/usr/lib/x86_64-linux-gnu/slurm-wlm",
+    "/usr/lib/aarch64-linux-gnu/slurm-wlm",
+    "/usr/lib64/slurm",
+    "/usr/lib/slurm",
+    "/usr/local/lib/slurm",
+];
+
+fn paths_from(config: &str) -> HostPaths {
+    let value = |key: &str| {
+        config
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .find(|(name, _)| name.trim() == key)
+            .map(|(_, value)| value.trim())
+            .filter(|value| !value.is_empty() && *value != "(null)")
+    };
+    // Without PlugStackConfig it stands beside slurm.conf.
+    let beside = value("SLURM_CONF").map_or("/etc/slurm/plugstack.conf".into(), |conf| {
+        PathBuf::from(conf).with_file_name("plugstack.conf")
+    });
+    HostPaths {
+        plugstack: value("PlugStackConfig").map_or(beside, PathBuf::from),
+        plugin_dirs: value("PluginDir")
+            .map_or_else(Vec::new, |dirs| dirs.split(':').map(PathBuf::from).collect()),
+        guessed: None,
+    }
+}
+
+/// stdout of a command that ended well. The error is one line.
+fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let said = |what: String| format!("{program} {}: {what}", arguments.join(" "));
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| said(error.to_string()))?;
+    let mut pipe = child.stdout.take().ok_or_else(|| said("no output".into()))?;
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        pipe.read_to_string(&mut text).map(|_| text)
+    });
+    let started = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(|error| said(error.to_string()))? {
+            Some(status) => break status,
+            None if started.elapsed() > LIMIT => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(said(format!("no answer within {} s", LIMIT.as_secs())));
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let text = reader
+        .join()
+        .map_err(|_| said("its output could not be read".into()))?;
+    let text = text.map_err(|error| said(error.to_string()))?;
+    if status.success() {
+        Ok(text)
+    } else {
+        Err(said(status.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_come_from_slurms_own_words() {
+        let config = "Configuration data as of …\nPluginDir               = /a:/b\nPlugStackConfig         = (null)\n\
+                      SLURM_CONF              = /etc/slurm/slurm.conf\n";
+        let paths = paths_from(config);
+        assert_eq!(paths.plugstack, PathBuf::from("/etc/slurm/plugstack.conf"));
+        assert_eq!(paths.plugin_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        let paths = paths_from("PlugStackConfig = /site/stack.conf\n");
+        assert_eq!(paths.plugstack, PathBuf::from("/site/stack.conf"));
+    }
+
+    #[test]
+    fn a_command_that_is_missing_or_fails_gives_one_line() {
+        assert!(
+            output("no-such-command", &["-V"])
+                .unwrap_err()
+                .starts_with("no-such-command -V: ")
+        );
+        assert!(output("false", &[]).unwrap_err().contains("exit status: 1"));
+    }
+}
