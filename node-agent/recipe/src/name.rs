@@ -1,0 +1,85 @@
+//! Under which name a model is known.
+//!
+//! Bare names are promises of the site: an admin's recipe, run unchanged, by somebody who may publish it. Whatever else
+//! runs is `user/name`, so that nobody can put a server of their own behind a name that others trust with their prompts.
+
+use crate::error::{OptionError, nearest, shown};
+use crate::options::ServeOptions;
+use crate::recipe::Recipe;
+
+/// The longest name of a recipe, an alias or `--serve-name`.
+pub(crate) const MAX_NAME: usize = 64;
+
+/// The name that clients put into `"model"`.
+///
+/// `admin_recipe`: the recipe came from the admin's folder (a user's own one is never bare, whatever it is called).
+/// `may_publish_bare`: [`crate::Publish::allows`] said so of this user.
+pub fn public_name(
+    recipe: &Recipe,
+    admin_recipe: bool,
+    options: &ServeOptions,
+    user: &str,
+    may_publish_bare: bool,
+) -> String {
+    match &options.name {
+        Some(name) => format!("{user}/{name}"),
+        None if admin_recipe && may_publish_bare && options.args.is_empty() => recipe.name.clone(),
+        None => format!("{user}/{}", recipe.name),
+    }
+}
+
+/// The other names that a model answers to, given its [`public_name`]: the recipe's aliases, bare if the name is bare,
+/// `user/alias` else; none if `--serve-name` chose a name.
+pub fn public_aliases(recipe: &Recipe, public_name: &str, user: &str) -> Vec<String> {
+    if public_name == recipe.name {
+        recipe.aliases.clone()
+    } else if public_name
+        .strip_prefix(user)
+        .and_then(|rest| rest.strip_prefix('/'))
+        == Some(&recipe.name)
+    {
+        recipe
+            .aliases
+            .iter()
+            .map(|alias| format!("{user}/{alias}"))
+            .collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// Whether this may be the name of a recipe, an alias or a `--serve-name`: up to 64 of letters, digits, `.`, `_`, `-`, the
+/// first one a letter or digit.
+///
+/// # Errors
+/// One line that says what is wrong with it.
+pub fn check_name(name: &str) -> Result<(), OptionError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() {
+        return Err(OptionError::new("a name can't be empty"));
+    }
+    if name.len() > MAX_NAME {
+        return Err(OptionError::new(format!(
+            "the name {} is longer than {MAX_NAME} characters",
+            shown(name)
+        )));
+    }
+    if let Some(c) = name.chars().find(|c| !allowed(*c)) {
+        return Err(OptionError::new(format!(
+            "the name {} holds {c:?}; letters, digits, '.', '_' and '-' make a name",
+            shown(name)
+        )));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err(OptionError::new(format!(
+            "the name {} must begin with a letter or digit",
+            shown(name)
+        )));
+    }
+    Ok(())
+}
+
+/// Names that look most like `word`, best first, at most three.
+pub(crate) fn nearest_names<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    nearest(word, names, 3).into_iter().map(str::to_owned).collect()
+}
