@@ -1,1 +1,3 @@
 //! (to be filled)
+
+pub mod watcher;
