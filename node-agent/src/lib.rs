@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod catalog;
 pub mod client;
+pub mod clock;
 pub mod config;
 pub mod duration;
 pub mod gateway;

@@ -1,1 +1,206 @@
-//! (to be filled)
+//! Slurm's own commands as typed calls. Each ends within `slurm_command_timeout`; none is called from a prolog or epilog.
+//!
+//! Only fields that no user can write text into are parsed out of a line (`squeue -o` with `|` between them); the one that a user can,
+//! StdOut, is asked for alone. The formats used are the same from 22.05 to 26.05.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::config;
+
+/// Why Slurm could not be asked: one line.
+#[derive(Debug, thiserror::Error)]
+pub enum SlurmError {
+    /// The program does not run.
+    #[error("{0} cannot be run ({1}); set agent.slurm_bin_dir or PATH")]
+    Run(String, String),
+    /// It answered nothing in time.
+    #[error("{0} did not answer within {1:?}; is slurmctld up?")]
+    Timeout(String, Duration),
+    /// It said no.
+    #[error("{0}: {1}")]
+    Failed(String, String),
+}
+
+/// A job as slurmctld knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlurmJob {
+    /// Owner.
+    pub uid: u32,
+    /// In Slurm's words: RUNNING, COMPLETING, CANCELLED, …
+    pub state: String,
+    /// Where the batch script runs, and so the first node.
+    pub batch_host: String,
+    /// All nodes, as Slurm writes it.
+    pub node_list: String,
+    /// Milliseconds since the epoch; 0 = no limit.
+    pub end_ms: i64,
+    /// Working directory.
+    pub work_dir: String,
+}
+
+/// A node as Slurm knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlurmNode {
+    /// NodeName.
+    pub name: String,
+    /// NodeAddr.
+    pub address: String,
+}
+
+/// The commands of one Slurm.
+#[derive(Debug, Clone)]
+pub struct Slurm {
+    bin_dir: PathBuf,
+    timeout: Duration,
+}
+
+impl Slurm {
+    /// As the configuration says.
+    pub fn new(config: &config::Agent) -> Self {
+        Self { bin_dir: config.slurm_bin_dir.clone(), timeout: config.slurm_command_timeout }
+    }
+
+    /// The full path of one of Slurm's commands, or its bare name to be searched in PATH.
+    pub fn program(&self, name: &str) -> PathBuf {
+        if self.bin_dir.as_os_str().is_empty() { name.into() } else { self.bin_dir.join(name) }
+    }
+
+    /// What slurmctld knows of a job; `None` if it knows none of that number.
+    pub async fn job(&self, job_id: u32) -> Result<Option<SlurmJob>, SlurmError> {
+        let id = job_id.to_string();
+        let answer = self.run("squeue", &["-h", "-a", "-t", "all", "-j", &id, "-o", "%U|%T|%B|%N|%e|%Z"]).await;
+        match answer {
+            Ok(text) => Ok(text.lines().find_map(parse_job)),
+            Err(SlurmError::Failed(_, why)) if why.contains("Invalid job id") => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The folder of the job's standard output; `None` where it is not a plain path.
+    pub async fn stdout_dir(&self, job_id: u32) -> Result<Option<PathBuf>, SlurmError> {
+        let id = job_id.to_string();
+        let text = self.run("squeue", &["-h", "-a", "-t", "all", "-j", &id, "-O", "STDOUT:4096"]).await?;
+        let path = PathBuf::from(text.trim_end_matches('\n').trim_end());
+        let parent = path.parent().filter(|dir| dir.is_absolute() && !dir.to_string_lossy().contains('%'));
+        Ok(parent.map(PathBuf::from))
+    }
+
+    /// slurm.conf's KillWait.
+    pub async fn kill_wait(&self) -> Result<Duration, SlurmError> {
+        let text = self.run("scontrol", &["show", "config"]).await?;
+        let seconds = setting(&text, "KillWait").and_then(|value| value.split(' ').next()?.parse().ok());
+        seconds.map(Duration::from_secs).ok_or_else(|| SlurmError::Failed("scontrol show config".into(), "no KillWait in it".into()))
+    }
+
+    /// All nodes.
+    pub async fn nodes(&self) -> Result<Vec<SlurmNode>, SlurmError> {
+        Ok(parse_nodes(&self.run("sinfo", &["-h", "-a", "-N", "-o", "%N %o"]).await?))
+    }
+
+    /// The names in a list such as `gpu[01-02]`.
+    pub async fn host_names(&self, list: &str) -> Result<Vec<String>, SlurmError> {
+        if !list.contains('[') {
+            return Ok(list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect());
+        }
+        Ok(self.run("scontrol", &["show", "hostnames", list]).await?.lines().map(str::to_owned).collect())
+    }
+
+    /// Ends a job.
+    pub async fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {
+        self.run("scancel", &[&job_id.to_string()]).await.map(|_| ())
+    }
+
+    async fn run(&self, name: &str, args: &[&str]) -> Result<String, SlurmError> {
+        let shown = format!("{name} {}", args.join(" "));
+        let mut command = tokio::process::Command::new(self.program(name));
+        command.args(args).stdin(Stdio::null()).kill_on_drop(true);
+        // A site may colour or reformat these commands' output by environment.
+        for (variable, _) in std::env::vars_os() {
+            let text = variable.to_string_lossy();
+            if text.starts_with("SQUEUE_") || text.starts_with("SINFO_") || text.starts_with("SCONTROL_") {
+                command.env_remove(&variable);
+            }
+        }
+        let output = tokio::time::timeout(self.timeout, command.output());
+        let output = output.await.map_err(|_| SlurmError::Timeout(shown.clone(), self.timeout))?;
+        let output = output.map_err(|e| SlurmError::Run(name.into(), e.to_string()))?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+            return Err(SlurmError::Failed(shown, why));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+fn parse_job(line: &str) -> Option<SlurmJob> {
+    let mut fields = line.splitn(6, '|');
+    let uid = fields.next()?.trim().parse().ok()?;
+    let mut next = || fields.next().map(str::to_owned);
+    let (state, batch_host, node_list) = (next()?, next()?, next()?);
+    let end_ms = next().map_or(0, |text| parse_time(&text));
+    Some(SlurmJob { uid, state, batch_host, node_list, end_ms, work_dir: next().unwrap_or_default() })
+}
+
+/// `2026-11-30T12:00:00` in local time, as squeue prints it; 0 for anything else (`N/A`, `NONE`, `UNLIMITED`).
+fn parse_time(text: &str) -> i64 {
+    let digits: Vec<i32> = text.split(['-', 'T', ':']).filter_map(|part| part.trim().parse().ok()).collect();
+    let &[year, month, day, hour, minute, second] = digits.as_slice() else { return 0 };
+    local_seconds(year, month, day, hour, minute, second).map_or(0, |seconds| seconds * 1000)
+}
+
+fn local_seconds(year: i32, month: i32, day: i32, hour: i32, minute: i32, second: i32) -> Option<i64> {
+    crate::clock::local_to_epoch(year, month, day, hour, minute, second)
+}
+
+fn parse_nodes(text: &str) -> Vec<SlurmNode> {
+    let mut nodes: Vec<SlurmNode> = Vec::new();
+    for line in text.lines() {
+        // A node is listed once for each of its partitions.
+        if let Some((name, address)) = line.trim().split_once(' ')
+            && !nodes.iter().any(|node| node.name == name)
+        {
+            nodes.push(SlurmNode { name: name.into(), address: address.trim().into() });
+        }
+    }
+    nodes
+}
+
+fn setting<'a>(config: &'a str, key: &str) -> Option<&'a str> {
+    config.lines().find_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        (name.trim() == key).then(|| value.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_line_is_read() {
+        let job = parse_job("2001|RUNNING|n1|n[1-2]|N/A|/home/alice/a|b").unwrap();
+        assert_eq!((job.uid, job.state.as_str(), job.batch_host.as_str()), (2001, "RUNNING", "n1"));
+        assert_eq!((job.node_list.as_str(), job.end_ms), ("n[1-2]", 0));
+        assert_eq!(job.work_dir, "/home/alice/a|b");
+        assert_eq!(parse_job("slurm_load_jobs error"), None);
+    }
+
+    #[test]
+    fn times_are_local() {
+        assert!(parse_time("2026-11-30T12:00:00") > 1_700_000_000_000);
+        assert_eq!(parse_time("UNLIMITED"), 0);
+    }
+
+    #[test]
+    fn nodes_are_listed_once() {
+        let nodes = parse_nodes("n1 10.0.0.1\nn1 10.0.0.1\nn2 10.0.0.2\n");
+        assert_eq!(nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["n1", "n2"]);
+    }
+
+    #[test]
+    fn settings_are_found_by_their_whole_name() {
+        assert_eq!(setting("UnkillableKillWait = 1\nKillWait                = 30 sec\n", "KillWait"), Some("30 sec"));
+    }
+}

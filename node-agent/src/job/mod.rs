@@ -1,1 +1,98 @@
-//! (to be filled)
+//! What Slurm knows: the jobs of this node, tagged or not.
+//!
+//! A record is made by the prolog, or, for a job whose prolog found no agent, by asking Slurm when somebody asks for its model. It is
+//! dropped by the epilog. Nothing here starts anything.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use slurm_serve_proto::v1;
+
+use crate::slurm::{Slurm, SlurmError};
+
+/// A job on this node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Slurm's job id.
+    pub id: u32,
+    /// Owner.
+    pub uid: u32,
+    /// How often it was requeued.
+    pub restart_count: u32,
+    /// ClusterName; empty where the prolog was missed.
+    pub cluster: String,
+    /// All its nodes, as Slurm writes it.
+    pub node_list: String,
+    /// SLURM_JOB_GPUS on this node; empty where unknown or none.
+    pub gpus: String,
+    /// Where it was submitted.
+    pub work_dir: String,
+    /// Milliseconds since the epoch; 0 = unknown or no limit.
+    pub end_ms: i64,
+    /// What the prolog saw of our options; `None` where the prolog was missed, an empty model where the job asked for none.
+    pub options: Option<v1::ServeOptions>,
+}
+
+/// Why a job's record cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// Slurm does not know it, or not here.
+    #[error("job {0} is not running on this node")]
+    NotHere(u32),
+    /// Slurm did not answer.
+    #[error("job {0}: {1}")]
+    Slurm(u32, SlurmError),
+}
+
+/// All jobs of this node that are known of.
+#[derive(Debug, Default)]
+pub struct Jobs {
+    known: Mutex<HashMap<u32, Job>>,
+}
+
+impl Jobs {
+    /// The prolog's word. A requeued job comes again with the same id.
+    pub fn started(&self, job: Job) {
+        self.lock().insert(job.id, job);
+    }
+
+    /// The epilog's word.
+    pub fn ended(&self, job_id: u32) {
+        self.lock().remove(&job_id);
+    }
+
+    /// A job as the prolog told of it.
+    pub fn known(&self, job_id: u32) -> Option<Job> {
+        self.lock().get(&job_id).cloned()
+    }
+
+    /// A job as the prolog told of it, else as Slurm does: it must be running on `node`.
+    pub async fn find(&self, job_id: u32, node: &str, slurm: &Slurm) -> Result<Job, JobError> {
+        if let Some(job) = self.known(job_id) {
+            return Ok(job);
+        }
+        let told = slurm.job(job_id).await.map_err(|e| JobError::Slurm(job_id, e))?;
+        let told = told.filter(|job| job.state == "RUNNING").ok_or(JobError::NotHere(job_id))?;
+        let hosts = slurm.host_names(&told.node_list).await.map_err(|e| JobError::Slurm(job_id, e))?;
+        if !hosts.iter().any(|host| host == node) {
+            return Err(JobError::NotHere(job_id));
+        }
+        let job = Job {
+            id: job_id,
+            uid: told.uid,
+            restart_count: 0,
+            cluster: String::new(),
+            node_list: told.node_list,
+            gpus: String::new(),
+            work_dir: told.work_dir,
+            end_ms: told.end_ms,
+            options: None,
+        };
+        // The prolog may have come meanwhile; it knows more.
+        Ok(self.lock().entry(job_id).or_insert(job).clone())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Job>> {
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
