@@ -1,1 +1,139 @@
-//! (to be filled)
+//! `slurm-serve agent`: the resident agent of a node, put together.
+//!
+//! Settings, surroundings, the models of a former life, the two listeners; then until SIGTERM or SIGINT. Models outlive the agent: their
+//! runners are steps of their jobs, and come back to the next agent.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::catalog::Hub;
+use crate::config::{self, Config};
+use crate::job::Jobs;
+use crate::rpc::{self, Rooms};
+use crate::serve::{Models, Ports, Store, World};
+use crate::slurm::Slurm;
+
+/// Slurm kills what is left of a job this long after it asked it to end, unless slurm.conf says otherwise.
+const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(30);
+/// Kept back from KillWait for the kill itself.
+const KILL_RESERVE: Duration = Duration::from_secs(3);
+
+/// What `slurm-serve agent` takes.
+#[derive(Debug, clap::Args)]
+pub struct AgentArgs {
+    /// Print every setting with its default and what it means, then exit.
+    #[arg(long)]
+    pub print_config: bool,
+    /// Read the configuration, say whether it is in order, then exit (0: it is).
+    #[arg(long)]
+    pub check_config: bool,
+}
+
+/// Runs until it is told to end. The error is one line.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    let slurm = Slurm::new(&config.agent);
+    let node = node_name(&config.agent);
+    let address = address(&config.agent, &slurm, &node).await;
+    let end_budget = end_budget(&slurm).await;
+    let store = Store::open(&config.agent.state_dir, &config.agent.run_dir)?;
+    let world = Arc::new(World {
+        slurm,
+        address,
+        program: own_program()?,
+        hub: Hub::new(config.agent.max_watchers),
+        store,
+        ports: Ports::new(&config.agent),
+        end_budget,
+        config: config.agent.clone(),
+        node,
+    });
+    let jobs = Arc::new(Jobs::default());
+    let models = Models::new(world.clone(), jobs.clone());
+    models.recover();
+    let rooms = Rooms { jobs, models, instance: format!("{:016x}", rand::random::<u64>()).into() };
+    tracing::info!(
+        node = world.node,
+        address = world.address,
+        socket = %config.agent.socket.display(),
+        listen = config.agent.listen,
+        end_budget_s = end_budget.as_secs(),
+        "slurm-serve agent {}",
+        env!("CARGO_PKG_VERSION")
+    );
+
+    let end = watch::Sender::new(false);
+    let ended = || {
+        let mut end = end.subscribe();
+        async move {
+            let _ = end.wait_for(|end| *end).await;
+        }
+    };
+    let tcp = async {
+        match config.agent.listen.as_str() {
+            "" => {
+                ended().await;
+                Ok(())
+            }
+            listen => rpc::serve_tcp(rooms.clone(), listen, &config.access, ended()).await,
+        }
+    };
+    let unix = rpc::serve_unix(rooms.clone(), &config.agent.socket, ended());
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        result = async { tokio::try_join!(tcp, unix) } => result.map(|_| ()),
+        _ = terminate.recv() => stop(),
+        _ = interrupt.recv() => stop(),
+    }
+}
+
+/// Streams are not waited for: whoever watches sees them break, keeps what it knows for the lease, and comes back.
+fn stop() -> anyhow::Result<()> {
+    tracing::info!("ending; models keep running, their runners come back to the next agent");
+    Ok(())
+}
+
+fn node_name(config: &config::Agent) -> String {
+    if !config.node_name.is_empty() {
+        return config.node_name.clone();
+    }
+    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    host.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// Slurm's NodeAddr; a node that Slurm does not know, or a Slurm that does not answer, leaves the node's name.
+async fn address(config: &config::Agent, slurm: &Slurm, node: &str) -> String {
+    if !config.advertise_address.is_empty() {
+        return config.advertise_address.clone();
+    }
+    match slurm.nodes().await {
+        Ok(nodes) => match nodes.into_iter().find(|known| known.name == node) {
+            Some(known) => return known.address,
+            None => tracing::warn!(node, "Slurm knows no such node; set agent.node_name"),
+        },
+        Err(e) => tracing::warn!("{e}; models are announced as {node}"),
+    }
+    node.to_owned()
+}
+
+async fn end_budget(slurm: &Slurm) -> Duration {
+    let kill_wait = slurm.kill_wait().await.unwrap_or_else(|e| {
+        tracing::warn!("{e}; KillWait is taken for {DEFAULT_KILL_WAIT:?}");
+        DEFAULT_KILL_WAIT
+    });
+    if kill_wait < Duration::from_secs(10) {
+        tracing::warn!("KillWait is {kill_wait:?}: too short for requests in flight to finish; 30 s is Slurm's default");
+    }
+    kill_wait.saturating_sub(KILL_RESERVE).max(Duration::from_secs(1))
+}
+
+/// This file, which becomes the step's one task. A binary that was replaced while we ran has " (deleted)" behind its name.
+fn own_program() -> anyhow::Result<PathBuf> {
+    let path = std::env::current_exe().context("the path of this program")?;
+    let text = path.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
+}

@@ -1,2 +1,73 @@
-//! Placeholder.
-fn main() {}
+//! `slurm-serve`: everything resident. Parse, dispatch, nothing else.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use slurm_serve::config::{self, Config};
+use slurm_serve::{agent, gateway, step};
+
+/// Models served as a property of Slurm jobs.
+#[derive(Debug, Parser)]
+#[command(name = "slurm-serve", version)]
+struct Cli {
+    /// The configuration; the default file may be missing, a named one may not.
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The resident agent of a node (root).
+    Agent(agent::AgentArgs),
+    /// The runner inside a job's step; started by the agent.
+    #[command(hide = true)]
+    Step(step::StepArgs),
+    /// The OpenAI-compatible proxy over all nodes.
+    Gateway(gateway::GatewayArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Command::Step(args) = cli.command {
+        return step::main(args);
+    }
+    match resident(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("slurm-serve: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn resident(cli: Cli) -> anyhow::Result<()> {
+    if let Command::Agent(agent::AgentArgs { print_config: true, .. }) = &cli.command {
+        print!("{}", config::DOCUMENTED);
+        return Ok(());
+    }
+    let path = cli.config.clone().unwrap_or_else(|| config::DEFAULT_PATH.into());
+    let config = Config::load(&path, cli.config.is_some())?;
+    if let Command::Agent(agent::AgentArgs { check_config: true, .. }) = &cli.command {
+        println!("{}: in order", path.display());
+        return Ok(());
+    }
+    start_log();
+    // Two workers: the agent waits for others nearly all of its time, and the node's cores are the jobs'.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Agent(_) => agent::run(config).await,
+            Command::Gateway(args) => gateway::run(config, args).await,
+            Command::Step(_) => Ok(()),
+        }
+    })
+}
+
+/// To stderr, which the service manager keeps; `RUST_LOG` chooses, `info` is the default.
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}

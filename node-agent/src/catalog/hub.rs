@@ -80,7 +80,10 @@ impl Hub {
         }
         known.revision += 1;
         let revision = known.revision;
-        known.removed.insert(generation.to_owned(), revision);
+        // Whoever comes later begins with a snapshot and need not be told.
+        if !known.watchers.is_empty() {
+            known.removed.insert(generation.to_owned(), revision);
+        }
         drop(known);
         self.changed.send_replace(revision);
     }

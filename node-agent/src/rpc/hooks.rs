@@ -1,0 +1,69 @@
+//! `Hooks`: the plugin's words. Unix socket only.
+
+use slurm_serve_proto::v1::hooks_server::Hooks;
+use slurm_serve_proto::v1::*;
+use tonic::{Request, Response, Status};
+
+use super::{Caller, Rooms};
+use crate::job::{Job, JobError};
+use crate::serve::OpenError;
+
+#[tonic::async_trait]
+impl Hooks for Rooms {
+    async fn job_started(&self, request: Request<JobStartedRequest>) -> Result<Response<JobStartedResponse>, Status> {
+        Caller::of(&request)?.must_be_root()?;
+        let told = request.into_inner();
+        let job = Job {
+            id: told.job_id,
+            uid: told.uid,
+            restart_count: told.restart_count,
+            cluster: told.cluster,
+            node_list: told.node_list,
+            gpus: told.gpus,
+            work_dir: told.work_dir,
+            end_ms: told.end_time.saturating_mul(1000),
+            options: Some(told.options.unwrap_or_default()),
+        };
+        tracing::debug!(job = job.id, uid = job.uid, "started");
+        self.jobs.started(job);
+        Ok(Response::new(JobStartedResponse {}))
+    }
+
+    async fn open_model(&self, request: Request<OpenModelRequest>) -> Result<Response<OpenModelResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        self.models.recovered().await;
+        self.models.open(caller.uid, request.get_ref()).await.map(Response::new).map_err(status)
+    }
+
+    async fn launch_model(&self, request: Request<LaunchModelRequest>) -> Result<Response<LaunchModelResponse>, Status> {
+        let caller = Caller::of(&request)?;
+        self.models.launch(caller.uid, request.get_ref()).await.map_err(status)?;
+        Ok(Response::new(LaunchModelResponse {}))
+    }
+
+    async fn job_ending(&self, request: Request<JobEndingRequest>) -> Result<Response<JobEndingResponse>, Status> {
+        Caller::of(&request)?.must_be_root()?;
+        self.models.job_ending(request.get_ref().job_id).await;
+        Ok(Response::new(JobEndingResponse {}))
+    }
+
+    async fn job_ended(&self, request: Request<JobEndedRequest>) -> Result<Response<JobEndedResponse>, Status> {
+        Caller::of(&request)?.must_be_root()?;
+        self.models.job_ended(request.get_ref().job_id).await;
+        Ok(Response::new(JobEndedResponse {}))
+    }
+}
+
+fn status(error: OpenError) -> Status {
+    let text = error.to_string();
+    match error {
+        OpenError::Job(JobError::Slurm(..)) => Status::unavailable(text),
+        OpenError::Job(JobError::NotHere(_)) | OpenError::NotAsked(_) | OpenError::OtherNode(..) => {
+            Status::failed_precondition(text)
+        }
+        OpenError::NotYours(_) => Status::permission_denied(text),
+        OpenError::Refused(_) => Status::invalid_argument(text),
+        OpenError::NoRoom(..) => Status::resource_exhausted(text),
+        OpenError::Internal(..) => Status::internal(text),
+    }
+}

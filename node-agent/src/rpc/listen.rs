@@ -1,0 +1,90 @@
+//! The two listeners.
+
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use slurm_serve_proto::FILE_DESCRIPTOR_SET;
+use slurm_serve_proto::v1::catalog_server::CatalogServer;
+use slurm_serve_proto::v1::hooks_server::HooksServer;
+use slurm_serve_proto::v1::jobs_server::JobsServer;
+use slurm_serve_proto::v1::runner_server::RunnerServer;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tonic::service::Routes;
+use tonic::transport::Server;
+
+use super::Rooms;
+use super::munge_layer::MungeLayer;
+use crate::config::Access;
+
+/// What a caller may send at once: a launch with its environment and a recipe.
+const MAX_MESSAGE: usize = 1 << 20;
+
+/// Serves the Unix socket until `end`.
+pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let listener = bind_unix(socket).await?;
+    let routes = common(&rooms)
+        .await?
+        .add_service(HooksServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE))
+        .add_service(RunnerServer::new(rooms).max_decoding_message_size(MAX_MESSAGE));
+    let server = Server::builder().add_routes(routes);
+    server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), end).await.context("the Unix socket")
+}
+
+/// Serves TCP, behind munge, until `end`.
+pub async fn serve_tcp(rooms: Rooms, listen: &str, access: &Access, end: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.with_context(|| format!("{listen} cannot be bound; set agent.listen"))?;
+    let layer = MungeLayer::new(&rooms.models.world().node, access);
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(Duration::from_secs(5)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+        .max_concurrent_streams(Some(64))
+        .layer(layer)
+        .add_routes(common(&rooms).await?);
+    server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), end).await.context("TCP")
+}
+
+async fn common(rooms: &Rooms) -> anyhow::Result<Routes> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<CatalogServer<Rooms>>().await;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let jobs = JobsServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE);
+    let catalog = CatalogServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE);
+    let mut routes = Routes::builder();
+    routes
+        .add_service(jobs)
+        .add_service(catalog)
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        // What grpcurl of some distributions still asks for.
+        .add_service(reflection().build_v1alpha()?);
+    Ok(routes.routes())
+}
+
+/// A socket that everybody may connect to (who may do what is decided by who it is), in place of one that nobody serves any more.
+async fn bind_unix(socket: &Path) -> anyhow::Result<UnixListener> {
+    let shown = socket.display();
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder, open).with_context(|| format!("{}", folder.display()))?;
+    }
+    if UnixStream::connect(socket).await.is_ok() {
+        bail!("{shown}: another agent serves it; stop that one first");
+    }
+    // Bound beside and renamed, so that a client never finds a socket that nobody listens on.
+    let fresh = socket.with_extension("new");
+    let _ = std::fs::remove_file(&fresh);
+    let listener = UnixListener::bind(&fresh).with_context(|| format!("{shown} cannot be bound"))?;
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o666)).with_context(|| format!("{shown}"))?;
+    std::fs::rename(&fresh, socket).with_context(|| format!("{shown} cannot be put in place"))?;
+    Ok(listener)
+}

@@ -1,0 +1,31 @@
+//! What of a model a caller may see.
+
+use slurm_serve_proto::v1::{Ending, Model};
+use tonic::Status;
+
+use super::caller::Caller;
+use crate::munge;
+
+/// The model as this caller sees it.
+pub async fn show(mut model: Model, caller: Caller) -> Result<Model, Status> {
+    let owns = caller.owns(&model);
+    if !owns {
+        model.progress.clear();
+        model.log_path.clear();
+        model.ending = model.ending.map(|ending| Ending { cause: ending.cause, text: ending.text, ..Ending::default() });
+    }
+    let may_use = owns || (caller.roles.proxy && model.published);
+    if !may_use {
+        model.key.clear();
+    } else if caller.is_remote && !model.key.is_empty() {
+        // Only who calls can read it: munge encrypts what is restricted to a uid.
+        let sealed = munge::encode(std::mem::take(&mut model.key), Some(caller.uid)).await;
+        model.key = sealed.map_err(|e| Status::internal(e.to_string()))?;
+    }
+    Ok(model)
+}
+
+/// May this caller know that it exists?
+pub fn is_visible(model: &Model, caller: Caller) -> bool {
+    caller.owns(model) || (model.published && caller.roles.read)
+}

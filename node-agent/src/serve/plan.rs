@@ -1,0 +1,147 @@
+//! From what was asked for to what will be launched: options and recipe checked once more, as root, because they came as text that the
+//! user controls; then the public name, and who may see it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use slurm_serve_proto::v1;
+use slurm_serve_recipe::{OnFailure, Publish, RawOptions, Recipe, RecipeSet, ServeOptions, Wait, public_name};
+
+/// A user's own recipe may be this long.
+pub const MAX_USER_RECIPE: usize = 64 * 1024;
+/// All variables passed on from a job may be this long together.
+pub const MAX_ENV: usize = 256 * 1024;
+
+/// What will be launched.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Checked.
+    pub options: ServeOptions,
+    /// Checked.
+    pub recipe: Recipe,
+    /// It is the admin's, not the user's.
+    pub is_admin_recipe: bool,
+    /// What clients will call it.
+    pub public_name: String,
+    /// What else it will answer to.
+    pub aliases: Vec<String>,
+    /// Will it be in public catalogs?
+    pub published: bool,
+}
+
+/// Why it will not be launched: the one line that the user sees.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    /// By name.
+    pub user: String,
+    /// All groups, by name.
+    pub groups: Vec<String>,
+}
+
+/// The options, checked.
+pub fn check_options(raw: &v1::ServeOptions) -> Result<ServeOptions, Refused> {
+    let raw = RawOptions {
+        model: raw.model.clone(),
+        args: raw.args.clone(),
+        wait: raw.wait.clone(),
+        publish: raw.publish.clone(),
+        name: raw.name.clone(),
+        env: raw.env.clone(),
+        on_failure: raw.on_failure.clone(),
+    };
+    ServeOptions::check(&raw).map_err(|e| Refused(e.to_string()))
+}
+
+/// The admin's recipe of this name; `None` if there is none. Broken files are logged, the others still count.
+pub fn admin_recipe(folder: &Path, name: &str) -> (Option<Recipe>, Vec<String>) {
+    let (set, errors) = RecipeSet::load(folder);
+    for error in &errors {
+        tracing::warn!("{error}");
+    }
+    (set.get(name).cloned(), set.nearest(name))
+}
+
+/// Is the recipe known here, or does the asker bring it?
+pub fn admin_recipe_or_own(folder: &Path, name: &str, has_own: bool) -> Result<Option<Recipe>, Refused> {
+    match admin_recipe(folder, name) {
+        (Some(recipe), _) => Ok(Some(recipe)),
+        (None, _) if has_own => Ok(None),
+        (None, nearest) => Err(unknown(name, &nearest, folder)),
+    }
+}
+
+fn unknown(name: &str, nearest: &[String], folder: &Path) -> Refused {
+    let near = match nearest {
+        [] => "sserve recipes list shows what there is".to_owned(),
+        names => format!("did you mean {}?", names.join(", ")),
+    };
+    Refused(format!("no recipe for model {name:?} on this node ({}); {near}", folder.display()))
+}
+
+/// The plan for these options. `user_recipe` counts only where the admin has none of that name.
+pub fn make(folder: &Path, options: ServeOptions, user_recipe: &str, asker: &Asker) -> Result<Plan, Refused> {
+    let (admin, nearest) = admin_recipe(folder, &options.model);
+    let is_admin_recipe = admin.is_some();
+    let recipe = match admin {
+        Some(recipe) => recipe,
+        None if user_recipe.is_empty() => return Err(unknown(&options.model, &nearest, folder)),
+        None => own_recipe(user_recipe)?,
+    };
+    let may_publish = match &recipe.publish {
+        Publish::Everyone => true,
+        Publish::Nobody => false,
+        Publish::Groups(groups) => groups.iter().any(|group| asker.groups.contains(group)),
+    };
+    if options.publish == Some(true) && !may_publish {
+        return Err(Refused(format!("you may not publish {:?} (its recipe says who may); leave --serve-publish away", recipe.name)));
+    }
+    let public = public_name(&recipe, is_admin_recipe, &options, &asker.user, may_publish);
+    let aliases = if public == recipe.name { recipe.aliases.clone() } else { Vec::new() };
+    let published = options.publish.unwrap_or(true) && may_publish;
+    Ok(Plan { options, recipe, is_admin_recipe, public_name: public, aliases, published })
+}
+
+fn own_recipe(text: &str) -> Result<Recipe, Refused> {
+    if text.len() > MAX_USER_RECIPE {
+        return Err(Refused(format!("your recipe is {} bytes long; {MAX_USER_RECIPE} are allowed", text.len())));
+    }
+    Recipe::parse_one(text).map_err(|e| Refused(format!("your recipe: {e}")))
+}
+
+impl Plan {
+    /// Does the job wait until it is ready?
+    pub fn waits(&self) -> bool {
+        self.options.wait == Wait::Ready
+    }
+
+    /// Is the job cancelled when the server is lost?
+    pub fn cancels_job(&self) -> bool {
+        self.options.on_failure == OnFailure::Cancel
+    }
+
+    /// Of the variables handed over, those that the recipe wants.
+    pub fn pick_env(&self, given: &std::collections::HashMap<String, String>) -> Result<BTreeMap<String, String>, Refused> {
+        let wanted = |name: &str| {
+            self.recipe.pass_env.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => name == pattern,
+            })
+        };
+        let ours = |name: &str| name.starts_with("SLURM_SERVE_") || name.contains(['=', '\0']) || name.is_empty();
+        let picked: BTreeMap<String, String> = given
+            .iter()
+            .filter(|(name, value)| wanted(name) && !ours(name) && !value.contains('\0'))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        let size: usize = picked.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if size > MAX_ENV {
+            return Err(Refused(format!("the variables that the recipe passes on are {size} bytes long; {MAX_ENV} are allowed")));
+        }
+        Ok(picked)
+    }
+}

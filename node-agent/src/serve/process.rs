@@ -1,0 +1,91 @@
+//! Processes by pid *and* start time, so that a pid that was used again is never taken for the old one.
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::Pid;
+
+/// A process that is meant, and no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// Its pid.
+    pub pid: i32,
+    /// Clock ticks since boot when it started (proc_pid_stat(5), field 22).
+    pub start: u64,
+}
+
+impl Known {
+    /// The process that has this pid now.
+    pub fn of(pid: i32) -> Option<Self> {
+        let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
+        Some(Self { pid, start: stat.starttime })
+    }
+
+    /// Is it still there? A zombie is not.
+    pub fn is_alive(self) -> bool {
+        let stat = procfs::process::Process::new(self.pid).and_then(|process| process.stat());
+        stat.is_ok_and(|stat| stat.starttime == self.start && !matches!(stat.state, 'Z' | 'X'))
+    }
+
+    /// Kills its process group, if it leads one.
+    pub fn kill_group(self, signal: Signal) {
+        if self.is_alive() {
+            let _ = killpg(Pid::from_raw(self.pid), signal);
+            let _ = kill(Pid::from_raw(self.pid), signal);
+        }
+    }
+}
+
+/// Is there, among the ancestors of `pid`, a process of root whose title begins with `slurmstepd: [JOB.`? Slurm writes that title itself;
+/// a user can write it too, but not own it as root.
+pub fn is_in_job(pid: i32, job_id: u32) -> bool {
+    let title = format!("slurmstepd: [{job_id}.");
+    let mut at = pid;
+    // The depth is bounded: a tree of processes can be changed while it is walked.
+    for _ in 0..64 {
+        let Ok(process) = procfs::process::Process::new(at) else { return false };
+        let Ok(stat) = process.stat() else { return false };
+        let is_step = process.cmdline().is_ok_and(|words| words.join(" ").starts_with(&title));
+        if is_step && process.uid().is_ok_and(|uid| uid == 0) {
+            return true;
+        }
+        if stat.ppid <= 1 {
+            return false;
+        }
+        at = stat.ppid;
+    }
+    false
+}
+
+/// Does a process of `uid` listen on this TCP port?
+pub fn listens(port: u16, uid: u32) -> bool {
+    let listen = procfs::net::TcpState::Listen;
+    let all = [procfs::net::tcp(), procfs::net::tcp6()];
+    all.into_iter().flatten().flatten().any(|socket| {
+        socket.state == listen && socket.local_address.port() == port && socket.uid == uid
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn we_are_alive_and_nobody_of_another_time_is() {
+        let me = Known::of(std::process::id() as i32).unwrap();
+        assert!(me.is_alive());
+        assert!(!Known { start: me.start + 1, ..me }.is_alive());
+    }
+
+    #[test]
+    fn a_test_is_in_no_job() {
+        assert!(!is_in_job(std::process::id() as i32, 7));
+    }
+
+    #[test]
+    fn a_listener_is_told_by_port_and_owner() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let uid = nix::unistd::getuid().as_raw();
+        assert!(listens(port, uid));
+        assert!(!listens(port, uid + 1));
+    }
+}
