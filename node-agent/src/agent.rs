@@ -55,7 +55,11 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let jobs = Arc::new(Jobs::default());
     let models = Models::new(world.clone(), jobs.clone());
     models.recover();
-    let rooms = Rooms { jobs, models, instance: format!("{:016x}", rand::random::<u64>()).into() };
+    let rooms = Rooms {
+        jobs,
+        models,
+        instance: format!("{:016x}", rand::random::<u64>()).into(),
+    };
     tracing::info!(
         node = world.node,
         address = world.address,
@@ -101,7 +105,9 @@ fn node_name(config: &config::Agent) -> String {
     if !config.node_name.is_empty() {
         return config.node_name.clone();
     }
-    let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let host = nix::unistd::gethostname()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default();
     host.split('.').next().unwrap_or_default().to_owned()
 }
 
@@ -126,7 +132,9 @@ async fn end_budget(slurm: &Slurm) -> Duration {
         DEFAULT_KILL_WAIT
     });
     if kill_wait < Duration::from_secs(10) {
-        tracing::warn!("KillWait is {kill_wait:?}: too short for requests in flight to finish; 30 s is Slurm's default");
+        tracing::warn!(
+            "KillWait is {kill_wait:?}: too short for requests in flight to finish; 30 s is Slurm's default"
+        );
     }
     kill_wait.saturating_sub(KILL_RESERVE).max(Duration::from_secs(1))
 }
@@ -135,5 +143,7 @@ async fn end_budget(slurm: &Slurm) -> Duration {
 fn own_program() -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe().context("the path of this program")?;
     let text = path.to_string_lossy();
-    Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
+    Ok(text
+        .strip_suffix(" (deleted)")
+        .map_or_else(|| path.clone(), PathBuf::from))
 }

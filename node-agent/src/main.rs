@@ -44,19 +44,28 @@ fn main() -> ExitCode {
 }
 
 fn resident(cli: Cli) -> anyhow::Result<()> {
-    if let Command::Agent(agent::AgentArgs { print_config: true, .. }) = &cli.command {
+    if let Command::Agent(agent::AgentArgs {
+        print_config: true, ..
+    }) = &cli.command
+    {
         print!("{}", config::DOCUMENTED);
         return Ok(());
     }
     let path = cli.config.clone().unwrap_or_else(|| config::DEFAULT_PATH.into());
     let config = Config::load(&path, cli.config.is_some())?;
-    if let Command::Agent(agent::AgentArgs { check_config: true, .. }) = &cli.command {
+    if let Command::Agent(agent::AgentArgs {
+        check_config: true, ..
+    }) = &cli.command
+    {
         println!("{}: in order", path.display());
         return Ok(());
     }
     start_log();
     // Two workers: the agent waits for others nearly all of its time, and the node's cores are the jobs'.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         match cli.command {
             Command::Agent(_) => agent::run(config).await,
@@ -69,5 +78,9 @@ fn resident(cli: Cli) -> anyhow::Result<()> {
 /// To stderr, which the service manager keeps; `RUST_LOG` chooses, `info` is the default.
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
 }

@@ -59,18 +59,30 @@ pub struct Slurm {
 impl Slurm {
     /// As the configuration says.
     pub fn new(config: &config::Agent) -> Self {
-        Self { bin_dir: config.slurm_bin_dir.clone(), timeout: config.slurm_command_timeout }
+        Self {
+            bin_dir: config.slurm_bin_dir.clone(),
+            timeout: config.slurm_command_timeout,
+        }
     }
 
     /// The full path of one of Slurm's commands, or its bare name to be searched in PATH.
     pub fn program(&self, name: &str) -> PathBuf {
-        if self.bin_dir.as_os_str().is_empty() { name.into() } else { self.bin_dir.join(name) }
+        if self.bin_dir.as_os_str().is_empty() {
+            name.into()
+        } else {
+            self.bin_dir.join(name)
+        }
     }
 
     /// What slurmctld knows of a job; `None` if it knows none of that number.
     pub async fn job(&self, job_id: u32) -> Result<Option<SlurmJob>, SlurmError> {
         let id = job_id.to_string();
-        let answer = self.run("squeue", &["-h", "-a", "-t", "all", "-j", &id, "-o", "%U|%T|%B|%N|%e|%Z"]).await;
+        let answer = self
+            .run(
+                "squeue",
+                &["-h", "-a", "-t", "all", "-j", &id, "-o", "%U|%T|%B|%N|%e|%Z"],
+            )
+            .await;
         match answer {
             Ok(text) => Ok(text.lines().find_map(parse_job)),
             Err(SlurmError::Failed(_, why)) if why.contains("Invalid job id") => Ok(None),
@@ -81,9 +93,16 @@ impl Slurm {
     /// The folder of the job's standard output; `None` where it is not a plain path.
     pub async fn stdout_dir(&self, job_id: u32) -> Result<Option<PathBuf>, SlurmError> {
         let id = job_id.to_string();
-        let text = self.run("squeue", &["-h", "-a", "-t", "all", "-j", &id, "-O", "STDOUT:4096"]).await?;
+        let text = self
+            .run(
+                "squeue",
+                &["-h", "-a", "-t", "all", "-j", &id, "-O", "STDOUT:4096"],
+            )
+            .await?;
         let path = PathBuf::from(text.trim_end_matches('\n').trim_end());
-        let parent = path.parent().filter(|dir| dir.is_absolute() && !dir.to_string_lossy().contains('%'));
+        let parent = path
+            .parent()
+            .filter(|dir| dir.is_absolute() && !dir.to_string_lossy().contains('%'));
         Ok(parent.map(PathBuf::from))
     }
 
@@ -91,20 +110,33 @@ impl Slurm {
     pub async fn kill_wait(&self) -> Result<Duration, SlurmError> {
         let text = self.run("scontrol", &["show", "config"]).await?;
         let seconds = setting(&text, "KillWait").and_then(|value| value.split(' ').next()?.parse().ok());
-        seconds.map(Duration::from_secs).ok_or_else(|| SlurmError::Failed("scontrol show config".into(), "no KillWait in it".into()))
+        seconds
+            .map(Duration::from_secs)
+            .ok_or_else(|| SlurmError::Failed("scontrol show config".into(), "no KillWait in it".into()))
     }
 
     /// All nodes.
     pub async fn nodes(&self) -> Result<Vec<SlurmNode>, SlurmError> {
-        Ok(parse_nodes(&self.run("sinfo", &["-h", "-a", "-N", "-o", "%N %o"]).await?))
+        Ok(parse_nodes(
+            &self.run("sinfo", &["-h", "-a", "-N", "-o", "%N %o"]).await?,
+        ))
     }
 
     /// The names in a list such as `gpu[01-02]`.
     pub async fn host_names(&self, list: &str) -> Result<Vec<String>, SlurmError> {
         if !list.contains('[') {
-            return Ok(list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect());
+            return Ok(list
+                .split(',')
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned)
+                .collect());
         }
-        Ok(self.run("scontrol", &["show", "hostnames", list]).await?.lines().map(str::to_owned).collect())
+        Ok(self
+            .run("scontrol", &["show", "hostnames", list])
+            .await?
+            .lines()
+            .map(str::to_owned)
+            .collect())
     }
 
     /// Ends a job.
@@ -124,7 +156,9 @@ impl Slurm {
             }
         }
         let output = tokio::time::timeout(self.timeout, command.output());
-        let output = output.await.map_err(|_| SlurmError::Timeout(shown.clone(), self.timeout))?;
+        let output = output
+            .await
+            .map_err(|_| SlurmError::Timeout(shown.clone(), self.timeout))?;
         let output = output.map_err(|e| SlurmError::Run(name.into(), e.to_string()))?;
         if !output.status.success() {
             let why = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
@@ -140,13 +174,25 @@ fn parse_job(line: &str) -> Option<SlurmJob> {
     let mut next = || fields.next().map(str::to_owned);
     let (state, batch_host, node_list) = (next()?, next()?, next()?);
     let end_ms = next().map_or(0, |text| parse_time(&text));
-    Some(SlurmJob { uid, state, batch_host, node_list, end_ms, work_dir: next().unwrap_or_default() })
+    Some(SlurmJob {
+        uid,
+        state,
+        batch_host,
+        node_list,
+        end_ms,
+        work_dir: next().unwrap_or_default(),
+    })
 }
 
 /// `2026-11-30T12:00:00` in local time, as squeue prints it; 0 for anything else (`N/A`, `NONE`, `UNLIMITED`).
 fn parse_time(text: &str) -> i64 {
-    let digits: Vec<i32> = text.split(['-', 'T', ':']).filter_map(|part| part.trim().parse().ok()).collect();
-    let &[year, month, day, hour, minute, second] = digits.as_slice() else { return 0 };
+    let digits: Vec<i32> = text
+        .split(['-', 'T', ':'])
+        .filter_map(|part| part.trim().parse().ok())
+        .collect();
+    let &[year, month, day, hour, minute, second] = digits.as_slice() else {
+        return 0;
+    };
     local_seconds(year, month, day, hour, minute, second).map_or(0, |seconds| seconds * 1000)
 }
 
@@ -161,7 +207,10 @@ fn parse_nodes(text: &str) -> Vec<SlurmNode> {
         if let Some((name, address)) = line.trim().split_once(' ')
             && !nodes.iter().any(|node| node.name == name)
         {
-            nodes.push(SlurmNode { name: name.into(), address: address.trim().into() });
+            nodes.push(SlurmNode {
+                name: name.into(),
+                address: address.trim().into(),
+            });
         }
     }
     nodes
@@ -181,7 +230,10 @@ mod tests {
     #[test]
     fn a_job_line_is_read() {
         let job = parse_job("2001|RUNNING|n1|n[1-2]|N/A|/home/alice/a|b").unwrap();
-        assert_eq!((job.uid, job.state.as_str(), job.batch_host.as_str()), (2001, "RUNNING", "n1"));
+        assert_eq!(
+            (job.uid, job.state.as_str(), job.batch_host.as_str()),
+            (2001, "RUNNING", "n1")
+        );
         assert_eq!((job.node_list.as_str(), job.end_ms), ("n[1-2]", 0));
         assert_eq!(job.work_dir, "/home/alice/a|b");
         assert_eq!(parse_job("slurm_load_jobs error"), None);
@@ -196,11 +248,20 @@ mod tests {
     #[test]
     fn nodes_are_listed_once() {
         let nodes = parse_nodes("n1 10.0.0.1\nn1 10.0.0.1\nn2 10.0.0.2\n");
-        assert_eq!(nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["n1", "n2"]);
+        assert_eq!(
+            nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(),
+            ["n1", "n2"]
+        );
     }
 
     #[test]
     fn settings_are_found_by_their_whole_name() {
-        assert_eq!(setting("UnkillableKillWait = 1\nKillWait                = 30 sec\n", "KillWait"), Some("30 sec"));
+        assert_eq!(
+            setting(
+                "UnkillableKillWait = 1\nKillWait                = 30 sec\n",
+                "KillWait"
+            ),
+            Some("30 sec")
+        );
     }
 }

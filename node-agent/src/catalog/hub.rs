@@ -57,8 +57,16 @@ impl Hub {
     pub fn new(max_watchers: usize) -> Arc<Self> {
         // An arbitrary start, so that an acknowledgement of a former life means nothing in this one.
         let revision = u64::from(rand::random::<u32>()) << 16;
-        let known = Mutex::new(Known { revision, ..Known::default() });
-        Arc::new(Self { known, changed: watch::Sender::new(revision), acked: watch::Sender::new(0), max_watchers })
+        let known = Mutex::new(Known {
+            revision,
+            ..Known::default()
+        });
+        Arc::new(Self {
+            known,
+            changed: watch::Sender::new(revision),
+            acked: watch::Sender::new(0),
+            max_watchers,
+        })
     }
 
     /// Announces a model, or a change of it. Returns the revision of the change.
@@ -90,7 +98,11 @@ impl Hub {
 
     /// All there is.
     pub fn models(&self) -> Vec<Model> {
-        self.lock().models.values().map(|(_, model)| model.clone()).collect()
+        self.lock()
+            .models
+            .values()
+            .map(|(_, model)| model.clone())
+            .collect()
     }
 
     /// Resolves once every present watcher has acknowledged `revision` or left.
@@ -113,7 +125,12 @@ impl Hub {
         known.next_watcher += 1;
         known.watchers.insert(id, 0);
         drop(known);
-        Some(Watcher { hub: self.clone(), id, seen: 0, changed: self.changed.subscribe() })
+        Some(Watcher {
+            hub: self.clone(),
+            id,
+            seen: 0,
+            changed: self.changed.subscribe(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
@@ -153,8 +170,18 @@ impl Watcher {
         let known = self.hub.lock();
         Changes {
             revision: known.revision,
-            upserted: known.models.values().filter(|(r, _)| *r > self.seen).map(|(_, m)| m.clone()).collect(),
-            removed: known.removed.iter().filter(|(_, r)| **r > self.seen).map(|(g, _)| g.clone()).collect(),
+            upserted: known
+                .models
+                .values()
+                .filter(|(r, _)| *r > self.seen)
+                .map(|(_, m)| m.clone())
+                .collect(),
+            removed: known
+                .removed
+                .iter()
+                .filter(|(_, r)| **r > self.seen)
+                .map(|(g, _)| g.clone())
+                .collect(),
         }
     }
 
@@ -195,7 +222,10 @@ mod tests {
     use futures_util::FutureExt;
 
     fn model(generation: &str) -> Model {
-        Model { generation: generation.into(), ..Model::default() }
+        Model {
+            generation: generation.into(),
+            ..Model::default()
+        }
     }
 
     #[tokio::test]
@@ -208,7 +238,10 @@ mod tests {
         hub.set(model("b"));
         hub.remove("a");
         let changes = watcher.next().await;
-        assert_eq!((changes.upserted, changes.removed), (vec![model("b")], vec!["a".to_owned()]));
+        assert_eq!(
+            (changes.upserted, changes.removed),
+            (vec![model("b")], vec!["a".to_owned()])
+        );
         assert!(watcher.next().now_or_never().is_none());
     }
 
@@ -222,7 +255,10 @@ mod tests {
         assert!((&mut released).now_or_never().is_none());
         let told = one.next().await.revision;
         one.acknowledger()(told);
-        assert!((&mut released).now_or_never().is_none(), "the second has not answered");
+        assert!(
+            (&mut released).now_or_never().is_none(),
+            "the second has not answered"
+        );
         drop(two);
         released.await;
     }

@@ -72,8 +72,13 @@ impl Jobs {
             return Ok(job);
         }
         let told = slurm.job(job_id).await.map_err(|e| JobError::Slurm(job_id, e))?;
-        let told = told.filter(|job| job.state == "RUNNING").ok_or(JobError::NotHere(job_id))?;
-        let hosts = slurm.host_names(&told.node_list).await.map_err(|e| JobError::Slurm(job_id, e))?;
+        let told = told
+            .filter(|job| job.state == "RUNNING")
+            .ok_or(JobError::NotHere(job_id))?;
+        let hosts = slurm
+            .host_names(&told.node_list)
+            .await
+            .map_err(|e| JobError::Slurm(job_id, e))?;
         if !hosts.iter().any(|host| host == node) {
             return Err(JobError::NotHere(job_id));
         }
@@ -93,6 +98,8 @@ impl Jobs {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Job>> {
-        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.known
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

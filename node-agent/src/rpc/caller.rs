@@ -38,11 +38,23 @@ impl Caller {
         if let Some(caller) = request.extensions().get::<Caller>() {
             return Ok(*caller);
         }
-        let peer = request.extensions().get::<UdsConnectInfo>().and_then(|info| info.peer_cred);
+        let peer = request
+            .extensions()
+            .get::<UdsConnectInfo>()
+            .and_then(|info| info.peer_cred);
         let peer = peer.ok_or_else(|| Status::unauthenticated("the kernel does not say who calls"))?;
         let is_root = peer.uid() == 0;
-        let roles = Roles { read: true, proxy: is_root, admin: is_root };
-        Ok(Self { uid: peer.uid(), pid: peer.pid(), roles, is_remote: false })
+        let roles = Roles {
+            read: true,
+            proxy: is_root,
+            admin: is_root,
+        };
+        Ok(Self {
+            uid: peer.uid(),
+            pid: peer.pid(),
+            roles,
+            is_remote: false,
+        })
     }
 
     /// Only root, and only on this node.
@@ -50,7 +62,10 @@ impl Caller {
         if self.uid == 0 && !self.is_remote {
             return Ok(());
         }
-        Err(Status::permission_denied(format!("only root on this node may call this, not uid {}", self.uid)))
+        Err(Status::permission_denied(format!(
+            "only root on this node may call this, not uid {}",
+            self.uid
+        )))
     }
 
     /// May he see everything of this model, its key included?
@@ -62,7 +77,9 @@ impl Caller {
 /// The roles that the configuration gives a uid.
 pub async fn roles_of(uid: u32, access: &Access) -> Result<Roles, Status> {
     let user = by_uid(uid).await.map_err(Status::permission_denied)?;
-    let needs_groups = [&access.read, &access.proxy, &access.admin].iter().any(|who| !who.groups.is_empty());
+    let needs_groups = [&access.read, &access.proxy, &access.admin]
+        .iter()
+        .any(|who| !who.groups.is_empty());
     let groups = match needs_groups {
         true => groups_of(user.clone()).await.map_err(Status::permission_denied)?,
         false => Vec::new(),
@@ -70,11 +87,18 @@ pub async fn roles_of(uid: u32, access: &Access) -> Result<Roles, Status> {
     let has = |who: &Principals| is_one_of(&user, &groups, who);
     let admin = has(&access.admin);
     let proxy = admin || has(&access.proxy);
-    Ok(Roles { read: proxy || has(&access.read), proxy, admin })
+    Ok(Roles {
+        read: proxy || has(&access.read),
+        proxy,
+        admin,
+    })
 }
 
 fn is_one_of(user: &User, groups: &[String], who: &Principals) -> bool {
     // A name in the configuration is a name in the passwd database; root is root by its uid.
-    let by_name = who.users.iter().any(|name| name == "*" || *name == user.name || (name == "root" && user.uid == Uid::from_raw(0)));
+    let by_name = who
+        .users
+        .iter()
+        .any(|name| name == "*" || *name == user.name || (name == "root" && user.uid == Uid::from_raw(0)));
     by_name || who.groups.iter().any(|group| groups.contains(group))
 }

@@ -22,10 +22,15 @@ const SLOW: Duration = Duration::from_secs(5);
 
 #[tonic::async_trait]
 impl Catalog for Rooms {
-    async fn list_models(&self, request: Request<ListModelsRequest>) -> Result<Response<ListModelsResponse>, Status> {
+    async fn list_models(
+        &self,
+        request: Request<ListModelsRequest>,
+    ) -> Result<Response<ListModelsResponse>, Status> {
         let caller = Caller::of(&request)?;
         if !caller.roles.read {
-            return Err(Status::permission_denied("role `read` is needed ([access.read] in the agent's configuration)"));
+            return Err(Status::permission_denied(
+                "role `read` is needed ([access.read] in the agent's configuration)",
+            ));
         }
         self.models.recovered().await;
         let include_ended = request.get_ref().include_ended;
@@ -36,7 +41,10 @@ impl Catalog for Rooms {
                 models.push(show(model, caller).await?);
             }
         }
-        Ok(Response::new(ListModelsResponse { node: self.models.world().node.clone(), models }))
+        Ok(Response::new(ListModelsResponse {
+            node: self.models.world().node.clone(),
+            models,
+        }))
     }
 
     type WatchModelsStream = Pin<Box<dyn Stream<Item = Result<WatchModelsResponse, Status>> + Send>>;
@@ -47,10 +55,13 @@ impl Catalog for Rooms {
     ) -> Result<Response<Self::WatchModelsStream>, Status> {
         let caller = Caller::of(&request)?;
         if !caller.roles.proxy {
-            return Err(Status::permission_denied("role `proxy` is needed ([access.proxy] in the agent's configuration)"));
+            return Err(Status::permission_denied(
+                "role `proxy` is needed ([access.proxy] in the agent's configuration)",
+            ));
         }
         let watcher = self.models.world().hub.watch();
-        let watcher = watcher.ok_or_else(|| Status::resource_exhausted("too many watchers (agent.max_watchers)"))?;
+        let watcher =
+            watcher.ok_or_else(|| Status::resource_exhausted("too many watchers (agent.max_watchers)"))?;
         let acknowledge = watcher.acknowledger();
         let mut acks = request.into_inner();
         let (to_client, stream) = mpsc::channel(16);
@@ -87,7 +98,10 @@ impl Rooms {
             lease_ms: u32::try_from(world.config.lease.as_millis()).unwrap_or(u32::MAX),
             models,
         };
-        let mut message = Some(WatchModelsResponse { revision: snapshot.revision, event: Some(Event::Snapshot(snapshot_event)) });
+        let mut message = Some(WatchModelsResponse {
+            revision: snapshot.revision,
+            event: Some(Event::Snapshot(snapshot_event)),
+        });
         loop {
             if let Some(message) = message.take() {
                 let sent = tokio::time::timeout(SLOW, to_client.send(Ok(message))).await;
@@ -118,7 +132,11 @@ async fn published(models: Vec<Model>, caller: Caller, known: &mut HashSet<Strin
         match show(model, caller).await {
             Ok(model) => shown.push(model),
             // Without its key it is of no use to a proxy; the next change of it tries again.
-            Err(status) => tracing::error!("a model's key cannot be sealed for uid {}: {}", caller.uid, status.message()),
+            Err(status) => tracing::error!(
+                "a model's key cannot be sealed for uid {}: {}",
+                caller.uid,
+                status.message()
+            ),
         }
     }
     shown

@@ -10,7 +10,10 @@ use crate::serve::OpenError;
 
 #[tonic::async_trait]
 impl Hooks for Rooms {
-    async fn job_started(&self, request: Request<JobStartedRequest>) -> Result<Response<JobStartedResponse>, Status> {
+    async fn job_started(
+        &self,
+        request: Request<JobStartedRequest>,
+    ) -> Result<Response<JobStartedResponse>, Status> {
         Caller::of(&request)?.must_be_root()?;
         let told = request.into_inner();
         let job = Job {
@@ -29,25 +32,44 @@ impl Hooks for Rooms {
         Ok(Response::new(JobStartedResponse {}))
     }
 
-    async fn open_model(&self, request: Request<OpenModelRequest>) -> Result<Response<OpenModelResponse>, Status> {
+    async fn open_model(
+        &self,
+        request: Request<OpenModelRequest>,
+    ) -> Result<Response<OpenModelResponse>, Status> {
         let caller = Caller::of(&request)?;
         self.models.recovered().await;
-        self.models.open(caller.uid, request.get_ref()).await.map(Response::new).map_err(status)
+        self.models
+            .open(caller.uid, request.get_ref())
+            .await
+            .map(Response::new)
+            .map_err(status)
     }
 
-    async fn launch_model(&self, request: Request<LaunchModelRequest>) -> Result<Response<LaunchModelResponse>, Status> {
+    async fn launch_model(
+        &self,
+        request: Request<LaunchModelRequest>,
+    ) -> Result<Response<LaunchModelResponse>, Status> {
         let caller = Caller::of(&request)?;
-        self.models.launch(caller.uid, request.get_ref()).await.map_err(status)?;
+        self.models
+            .launch(caller.uid, request.get_ref())
+            .await
+            .map_err(status)?;
         Ok(Response::new(LaunchModelResponse {}))
     }
 
-    async fn job_ending(&self, request: Request<JobEndingRequest>) -> Result<Response<JobEndingResponse>, Status> {
+    async fn job_ending(
+        &self,
+        request: Request<JobEndingRequest>,
+    ) -> Result<Response<JobEndingResponse>, Status> {
         Caller::of(&request)?.must_be_root()?;
         self.models.job_ending(request.get_ref().job_id).await;
         Ok(Response::new(JobEndingResponse {}))
     }
 
-    async fn job_ended(&self, request: Request<JobEndedRequest>) -> Result<Response<JobEndedResponse>, Status> {
+    async fn job_ended(
+        &self,
+        request: Request<JobEndedRequest>,
+    ) -> Result<Response<JobEndedResponse>, Status> {
         Caller::of(&request)?.must_be_root()?;
         self.models.job_ended(request.get_ref().job_id).await;
         Ok(Response::new(JobEndedResponse {}))

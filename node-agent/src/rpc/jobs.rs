@@ -22,7 +22,11 @@ impl Rooms {
             let view = handle.view.borrow();
             caller.owns(&view.model)
         });
-        handle.ok_or_else(|| Status::not_found(format!("job {job_id} serves nothing on this node, or it is not yours")))
+        handle.ok_or_else(|| {
+            Status::not_found(format!(
+                "job {job_id} serves nothing on this node, or it is not yours"
+            ))
+        })
     }
 }
 
@@ -35,7 +39,10 @@ impl Jobs for Rooms {
         Ok(Response::new(show(model, caller).await?))
     }
 
-    async fn await_model(&self, request: Request<AwaitModelRequest>) -> Result<Response<AwaitModelResponse>, Status> {
+    async fn await_model(
+        &self,
+        request: Request<AwaitModelRequest>,
+    ) -> Result<Response<AwaitModelResponse>, Status> {
         let caller = Caller::of(&request)?;
         let wanted = request.into_inner();
         let handle = self.mine(caller, wanted.job_id)?;
@@ -46,16 +53,29 @@ impl Jobs for Rooms {
         let mut view = handle.view.clone();
         let news = view.wait_for(|view| view.revision != wanted.seen_revision);
         let _ = tokio::time::timeout(wait, news).await;
-        let View { revision, mut model, job_ending, log_note, .. } = view.borrow().clone();
+        let View {
+            revision,
+            mut model,
+            job_ending,
+            log_note,
+            ..
+        } = view.borrow().clone();
         if !log_note.is_empty() && model.progress.is_empty() {
             model.progress = log_note;
         }
-        Ok(Response::new(AwaitModelResponse { revision, model: Some(show(model, caller).await?), job_ending }))
+        Ok(Response::new(AwaitModelResponse {
+            revision,
+            model: Some(show(model, caller).await?),
+            job_ending,
+        }))
     }
 
     type StreamLogStream = Pin<Box<dyn Stream<Item = Result<LogChunk, Status>> + Send>>;
 
-    async fn stream_log(&self, request: Request<StreamLogRequest>) -> Result<Response<Self::StreamLogStream>, Status> {
+    async fn stream_log(
+        &self,
+        request: Request<StreamLogRequest>,
+    ) -> Result<Response<Self::StreamLogStream>, Status> {
         let caller = Caller::of(&request)?;
         let wanted = request.into_inner();
         let log = self.mine(caller, wanted.job_id)?.log;
@@ -63,29 +83,36 @@ impl Jobs for Rooms {
             0 => 0,
             count => log.start_of_last(usize::try_from(count).unwrap_or(usize::MAX)),
         };
-        let stream = futures_util::stream::unfold((log, start, false), move |(log, mut from, done)| async move {
-            if done {
-                return None;
-            }
-            let mut changes = log.changes();
-            loop {
-                changes.mark_unchanged();
-                let part = log.read(from);
-                let last = part.closed || !wanted.follow;
-                if !part.lines.is_empty() || last {
-                    from = part.next;
-                    let chunk = LogChunk { lines: part.lines, dropped: part.dropped };
-                    return Some((Ok(chunk), (log, from, last)));
-                }
-                if changes.changed().await.is_err() {
+        let stream =
+            futures_util::stream::unfold((log, start, false), move |(log, mut from, done)| async move {
+                if done {
                     return None;
                 }
-            }
-        });
+                let mut changes = log.changes();
+                loop {
+                    changes.mark_unchanged();
+                    let part = log.read(from);
+                    let last = part.closed || !wanted.follow;
+                    if !part.lines.is_empty() || last {
+                        from = part.next;
+                        let chunk = LogChunk {
+                            lines: part.lines,
+                            dropped: part.dropped,
+                        };
+                        return Some((Ok(chunk), (log, from, last)));
+                    }
+                    if changes.changed().await.is_err() {
+                        return None;
+                    }
+                }
+            });
         Ok(Response::new(Box::pin(stream)))
     }
 
-    async fn stop_model(&self, request: Request<StopModelRequest>) -> Result<Response<StopModelResponse>, Status> {
+    async fn stop_model(
+        &self,
+        request: Request<StopModelRequest>,
+    ) -> Result<Response<StopModelResponse>, Status> {
         let caller = Caller::of(&request)?;
         let job_id = request.get_ref().job_id;
         self.mine(caller, job_id)?;

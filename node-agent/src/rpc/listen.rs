@@ -31,11 +31,19 @@ pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = (
         .add_service(HooksServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(RunnerServer::new(rooms).max_decoding_message_size(MAX_MESSAGE));
     let server = Server::builder().add_routes(routes);
-    server.serve_with_incoming_shutdown(UnixListenerStream::new(listener), end).await.context("the Unix socket")
+    server
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), end)
+        .await
+        .context("the Unix socket")
 }
 
 /// Serves TCP, behind munge, until `end`.
-pub async fn serve_tcp(rooms: Rooms, listen: &str, access: &Access, end: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn serve_tcp(
+    rooms: Rooms,
+    listen: &str,
+    access: &Access,
+    end: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| format!("{listen} cannot be bound; set agent.listen"))?;
     let layer = MungeLayer::new(&rooms.models.world().node, access);
@@ -45,7 +53,10 @@ pub async fn serve_tcp(rooms: Rooms, listen: &str, access: &Access, end: impl Fu
         .max_concurrent_streams(Some(64))
         .layer(layer)
         .add_routes(common(&rooms).await?);
-    server.serve_with_incoming_shutdown(TcpListenerStream::new(listener), end).await.context("TCP")
+    server
+        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), end)
+        .await
+        .context("TCP")
 }
 
 async fn common(rooms: &Rooms) -> anyhow::Result<Routes> {
@@ -84,7 +95,8 @@ async fn bind_unix(socket: &Path) -> anyhow::Result<UnixListener> {
     let fresh = socket.with_extension("new");
     let _ = std::fs::remove_file(&fresh);
     let listener = UnixListener::bind(&fresh).with_context(|| format!("{shown} cannot be bound"))?;
-    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o666)).with_context(|| format!("{shown}"))?;
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o666))
+        .with_context(|| format!("{shown}"))?;
     std::fs::rename(&fresh, socket).with_context(|| format!("{shown} cannot be put in place"))?;
     Ok(listener)
 }

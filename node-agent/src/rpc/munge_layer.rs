@@ -32,7 +32,10 @@ pub struct MungeLayer(Arc<Gate>);
 impl MungeLayer {
     /// For the agent of `node`.
     pub fn new(node: &str, access: &Access) -> Self {
-        Self(Arc::new(Gate { node: node.to_owned(), access: access.clone() }))
+        Self(Arc::new(Gate {
+            node: node.to_owned(),
+            access: access.clone(),
+        }))
     }
 }
 
@@ -40,7 +43,10 @@ impl<S> tower_layer::Layer<S> for MungeLayer {
     type Service = MungeService<S>;
 
     fn layer(&self, inner: S) -> MungeService<S> {
-        MungeService { gate: self.0.clone(), inner }
+        MungeService {
+            gate: self.0.clone(),
+            inner,
+        }
     }
 }
 
@@ -97,24 +103,42 @@ impl Gate {
         credential: Option<http::HeaderValue>,
     ) -> Result<(Caller, http::HeaderValue), Status> {
         let credential = credential.ok_or_else(|| {
-            Status::unauthenticated(format!("no munge credential in metadata {MUNGE_METADATA}; see catalog.proto"))
+            Status::unauthenticated(format!(
+                "no munge credential in metadata {MUNGE_METADATA}; see catalog.proto"
+            ))
         })?;
-        let text = credential.to_str().map_err(|_| Status::unauthenticated("the credential is no text"))?;
-        let decoded = munge::decode(text.to_owned()).await.map_err(|e| Status::unauthenticated(e.to_string()))?;
+        let text = credential
+            .to_str()
+            .map_err(|_| Status::unauthenticated("the credential is no text"))?;
+        let decoded = munge::decode(text.to_owned())
+            .await
+            .map_err(|e| Status::unauthenticated(e.to_string()))?;
         let payload = decoded.text();
         let mut lines = payload.split('\n');
         let (method, node, nonce) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
         if method != Some(path) {
-            return Err(Status::unauthenticated("the credential was made for another method"));
+            return Err(Status::unauthenticated(
+                "the credential was made for another method",
+            ));
         }
         if node != Some(self.node.as_str()) {
-            return Err(Status::unauthenticated(format!("the credential was made for another node than {}", self.node)));
+            return Err(Status::unauthenticated(format!(
+                "the credential was made for another node than {}",
+                self.node
+            )));
         }
         if nonce.len() != 32 || !nonce.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Err(Status::unauthenticated("the credential's nonce is not 32 hex digits"));
+            return Err(Status::unauthenticated(
+                "the credential's nonce is not 32 hex digits",
+            ));
         }
         let roles = roles_of(decoded.uid, &self.access).await?;
-        let caller = Caller { uid: decoded.uid, pid: None, roles, is_remote: true };
+        let caller = Caller {
+            uid: decoded.uid,
+            pid: None,
+            roles,
+            is_remote: true,
+        };
         let proof = munge::encode(munge::proof_payload(nonce), Some(decoded.uid)).await;
         let proof = proof.map_err(|e| Status::internal(e.to_string()))?;
         let proof = http::HeaderValue::from_str(&proof).map_err(|e| Status::internal(e.to_string()))?;

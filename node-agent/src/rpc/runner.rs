@@ -29,17 +29,28 @@ impl Runner for Rooms {
         let caller = Caller::of(&request)?;
         let mut words = request.into_inner();
         let first = tokio::time::timeout(HELLO_TIMEOUT, words.next()).await;
-        let Ok(Some(Ok(RunnerMessage { message: Some(Said::Hello(hello)) }))) = first else {
-            return Err(Status::invalid_argument("the first message must be `hello`, within 5 s"));
+        let Ok(Some(Ok(RunnerMessage {
+            message: Some(Said::Hello(hello)),
+        }))) = first
+        else {
+            return Err(Status::invalid_argument(
+                "the first message must be `hello`, within 5 s",
+            ));
         };
         let handle = self.models.by_generation(hello.job_id, &hello.generation);
-        let handle = handle.ok_or_else(|| Status::not_found(format!("no launch {} is known here", hello.generation)))?;
+        let handle = handle
+            .ok_or_else(|| Status::not_found(format!("no launch {} is known here", hello.generation)))?;
         let process = prove(caller, &handle)?;
 
         let (outbound, stream) = mpsc::channel(16);
         let (reply, answer) = oneshot::channel();
-        let attach = Attach { hello, process, outbound, reply };
-        let sent = handle.messages.send(Message::Attach(attach)).await;
+        let attach = Attach {
+            hello,
+            process,
+            outbound,
+            reply,
+        };
+        let sent = handle.messages.send(Message::Attach(Box::new(attach))).await;
         let answer = match sent {
             Ok(()) => answer.await.unwrap_or(Err(AttachRefused::Over)),
             Err(_) => Err(AttachRefused::Over),
@@ -49,7 +60,12 @@ impl Runner for Rooms {
             while let Some(Ok(RunnerMessage { message: Some(said) })) = words.next().await {
                 match said {
                     Said::Facts(facts) => {
-                        if handle.messages.send(Message::Facts(connection, facts)).await.is_err() {
+                        if handle
+                            .messages
+                            .send(Message::Facts(connection, facts))
+                            .await
+                            .is_err()
+                        {
                             return;
                         }
                     }
@@ -66,11 +82,19 @@ impl Runner for Rooms {
 /// The user's process, inside the job's step. (Nonce and secret are the model's own to judge.)
 fn prove(caller: Caller, handle: &Handle) -> Result<Option<Known>, Status> {
     if caller.uid != handle.launch.uid {
-        return Err(Status::permission_denied(format!("job {} is not yours", handle.launch.job_id)));
+        return Err(Status::permission_denied(format!(
+            "job {} is not yours",
+            handle.launch.job_id
+        )));
     }
-    let pid = caller.pid.ok_or_else(|| Status::permission_denied("the kernel does not say which process calls"))?;
+    let pid = caller
+        .pid
+        .ok_or_else(|| Status::permission_denied("the kernel does not say which process calls"))?;
     if !is_in_job(pid, handle.launch.job_id) {
-        return Err(Status::permission_denied(format!("process {pid} is not in a step of job {}", handle.launch.job_id)));
+        return Err(Status::permission_denied(format!(
+            "process {pid} is not in a step of job {}",
+            handle.launch.job_id
+        )));
     }
     Ok(Known::of(pid))
 }

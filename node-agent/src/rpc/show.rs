@@ -12,7 +12,11 @@ pub async fn show(mut model: Model, caller: Caller) -> Result<Model, Status> {
     if !owns {
         model.progress.clear();
         model.log_path.clear();
-        model.ending = model.ending.map(|ending| Ending { cause: ending.cause, text: ending.text, ..Ending::default() });
+        model.ending = model.ending.map(|ending| Ending {
+            cause: ending.cause,
+            text: ending.text,
+            ..Ending::default()
+        });
     }
     let may_use = owns || (caller.roles.proxy && model.published);
     if !may_use {

@@ -44,7 +44,10 @@ pub struct Part {
 
 impl Default for LogTail {
     fn default() -> Self {
-        Self { kept: Mutex::default(), changed: watch::Sender::new(0) }
+        Self {
+            kept: Mutex::default(),
+            changed: watch::Sender::new(0),
+        }
     }
 }
 
@@ -55,7 +58,10 @@ impl LogTail {
         kept.dropped += dropped;
         for mut line in lines {
             if line.len() > MAX_LINE {
-                let cut = (0..=MAX_LINE).rev().find(|at| line.is_char_boundary(*at)).unwrap_or(0);
+                let cut = (0..=MAX_LINE)
+                    .rev()
+                    .find(|at| line.is_char_boundary(*at))
+                    .unwrap_or(0);
                 line.truncate(cut);
             }
             kept.bytes += line.len();
@@ -90,7 +96,12 @@ impl LogTail {
         let lines: Vec<String> = kept.lines.iter().skip(skip).cloned().collect();
         let lost = kept.first.saturating_sub(from);
         let dropped = if from == 0 { kept.dropped } else { 0 };
-        Part { lines, dropped: lost + dropped, next: kept.first + kept.lines.len() as u64, closed: kept.closed }
+        Part {
+            lines,
+            dropped: lost + dropped,
+            next: kept.first + kept.lines.len() as u64,
+            closed: kept.closed,
+        }
     }
 
     /// Wakes with each change.
@@ -112,7 +123,10 @@ mod tests {
         let tail = LogTail::default();
         tail.push((0..1500).map(|n| format!("line {n}")).collect(), 0);
         let part = tail.read(0);
-        assert_eq!((part.lines.len(), part.dropped, part.next), (MAX_LINES, 500, 1500));
+        assert_eq!(
+            (part.lines.len(), part.dropped, part.next),
+            (MAX_LINES, 500, 1500)
+        );
         assert_eq!(part.lines[0], "line 500");
         tail.push(vec!["more".into()], 0);
         assert_eq!(tail.read(part.next).lines, ["more"]);

@@ -43,10 +43,14 @@ pub enum OpenError {
     #[error("job {0} is not yours")]
     NotYours(u32),
     /// It was submitted without the option.
-    #[error("job {0} was submitted without --serve-model; give the option to sbatch, salloc, or srun outside of an allocation")]
+    #[error(
+        "job {0} was submitted without --serve-model; give the option to sbatch, salloc, or srun outside of an allocation"
+    )]
     NotAsked(u32),
     /// It is served on another of the job's nodes.
-    #[error("job {0}: its model is served on {1}, the first node of the job; run the step there (srun -w {1})")]
+    #[error(
+        "job {0}: its model is served on {1}, the first node of the job; run the step there (srun -w {1})"
+    )]
     OtherNode(u32, String),
     /// Options, recipe or environment do not hold.
     #[error(transparent)]
@@ -72,7 +76,12 @@ pub struct Models {
 impl Models {
     /// None yet; see [`Models::recover`].
     pub fn new(world: Arc<World>, jobs: Arc<Jobs>) -> Arc<Self> {
-        Arc::new(Self { world, jobs, handles: Mutex::default(), recovered: watch::Sender::new(false) })
+        Arc::new(Self {
+            world,
+            jobs,
+            handles: Mutex::default(),
+            recovered: watch::Sender::new(false),
+        })
     }
 
     /// The surroundings.
@@ -84,8 +93,14 @@ impl Models {
     pub fn recover(self: &Arc<Self>) {
         let mut views = Vec::new();
         for (launch, secrets) in self.world.store.recover() {
-            tracing::info!(generation = launch.generation, job = launch.job_id, "a model of a former life; its runner is expected back");
-            self.world.ports.keep(&launch.generation, launch.port, launch.internal_port);
+            tracing::info!(
+                generation = launch.generation,
+                job = launch.job_id,
+                "a model of a former life; its runner is expected back"
+            );
+            self.world
+                .ports
+                .keep(&launch.generation, launch.port, launch.internal_port);
             let handle = model::spawn(self.world.clone(), launch, secrets, true);
             views.push(handle.view.clone());
             self.lock().insert(handle.launch.job_id, handle);
@@ -114,12 +129,19 @@ impl Models {
 
     /// The model that a runner says it runs.
     pub fn by_generation(&self, job_id: u32, generation: &str) -> Option<Handle> {
-        self.get(job_id).filter(|handle| handle.launch.generation == generation)
+        self.get(job_id)
+            .filter(|handle| handle.launch.generation == generation)
     }
 
     /// Checks whether this caller may have a model for this job, and says what must come with the launch.
-    pub async fn open(&self, uid: u32, request: &v1::OpenModelRequest) -> Result<v1::OpenModelResponse, OpenError> {
-        let (job, options) = self.admit(uid, request.job_id, request.options.clone().unwrap_or_default()).await?;
+    pub async fn open(
+        &self,
+        uid: u32,
+        request: &v1::OpenModelRequest,
+    ) -> Result<v1::OpenModelResponse, OpenError> {
+        let (job, options) = self
+            .admit(uid, request.job_id, request.options.clone().unwrap_or_default())
+            .await?;
         if let Some(handle) = self.current(&job) {
             return Ok(self.answer(&handle, &options));
         }
@@ -127,22 +149,36 @@ impl Models {
         let recipe = plan::admin_recipe_or_own(folder, &options.model, request.has_user_recipe)?;
         Ok(v1::OpenModelResponse {
             launch: true,
-            wanted_env: recipe.as_ref().map(|recipe| recipe.pass_env.clone()).unwrap_or_default(),
+            wanted_env: recipe
+                .as_ref()
+                .map(|recipe| recipe.pass_env.clone())
+                .unwrap_or_default(),
             wait_for_ready: options.wait == slurm_serve_recipe::Wait::Ready,
-            ready_timeout_s: recipe.map_or(0, |recipe| u32::try_from(recipe.ready_timeout.as_secs()).unwrap_or(u32::MAX)),
+            ready_timeout_s: recipe.map_or(0, |recipe| {
+                u32::try_from(recipe.ready_timeout.as_secs()).unwrap_or(u32::MAX)
+            }),
         })
     }
 
     /// Launches it, unless somebody else of the job was faster.
-    pub async fn launch(self: &Arc<Self>, uid: u32, request: &v1::LaunchModelRequest) -> Result<(), OpenError> {
-        let (job, options) = self.admit(uid, request.job_id, request.options.clone().unwrap_or_default()).await?;
+    pub async fn launch(
+        self: &Arc<Self>,
+        uid: u32,
+        request: &v1::LaunchModelRequest,
+    ) -> Result<(), OpenError> {
+        let (job, options) = self
+            .admit(uid, request.job_id, request.options.clone().unwrap_or_default())
+            .await?;
         if self.current(&job).is_some() {
             return Ok(());
         }
         let internal = |why: String| OpenError::Internal(job.id, why);
         let user = users::by_uid(uid).await.map_err(internal)?;
         let groups = users::groups_of(user.clone()).await.map_err(internal)?;
-        let asker = Asker { user: user.name, groups };
+        let asker = Asker {
+            user: user.name,
+            groups,
+        };
         let plan = plan::make(&self.world.config.recipes, options, &request.user_recipe, &asker)?;
         let env = plan.pick_env(&request.env)?;
         let told = self.world.slurm.job(job.id).await.ok().flatten();
@@ -156,11 +192,25 @@ impl Models {
         }
         let alive = handles.values().filter(|handle| !is_over(handle)).count();
         if alive >= self.world.config.max_models {
-            return Err(OpenError::NoRoom(job.id, format!("{alive} models run on this node already (agent.max_models)")));
+            return Err(OpenError::NoRoom(
+                job.id,
+                format!("{alive} models run on this node already (agent.max_models)"),
+            ));
         }
-        let generation = format!("{}.{}.1-{:016x}", job.id, job.restart_count, rand::random::<u64>());
+        let generation = format!(
+            "{}.{}.1-{:016x}",
+            job.id,
+            job.restart_count,
+            rand::random::<u64>()
+        );
         let given = self.world.ports.take(&generation).ok_or_else(|| {
-            OpenError::NoRoom(job.id, format!("no free port in agent.ports ({}) or agent.internal_ports", String::from(self.world.config.ports)))
+            OpenError::NoRoom(
+                job.id,
+                format!(
+                    "no free port in agent.ports ({}) or agent.internal_ports",
+                    String::from(self.world.config.ports)
+                ),
+            )
         })?;
         let order = self.order(&job, &plan, env, &given, log_dir);
         let secrets = Secrets::new(order);
@@ -184,7 +234,11 @@ impl Models {
             client: None,
             runner: None,
         };
-        let kept = self.world.store.save(&launch).and_then(|()| self.world.store.save_secrets(&generation, &secrets));
+        let kept = self
+            .world
+            .store
+            .save(&launch)
+            .and_then(|()| self.world.store.save_secrets(&generation, &secrets));
         if let Err(e) = kept {
             self.world.ports.release(&generation);
             return Err(OpenError::Internal(job.id, e.to_string()));
@@ -195,7 +249,9 @@ impl Models {
 
     /// Ends a job's model; the job goes on. Says whether there is one.
     pub async fn stop(&self, job_id: u32, cause: Cause) -> bool {
-        let Some(handle) = self.get(job_id) else { return false };
+        let Some(handle) = self.get(job_id) else {
+            return false;
+        };
         let _ = handle.messages.send(Message::Event(Event::Stop(cause))).await;
         true
     }
@@ -203,7 +259,10 @@ impl Models {
     /// The job's script is done: the model leaves the catalog. Resolves when it has, or after the settle time.
     pub async fn job_ending(&self, job_id: u32) {
         let Some(handle) = self.get(job_id) else { return };
-        let _ = handle.messages.send(Message::Event(Event::Stop(Cause::JobEnded))).await;
+        let _ = handle
+            .messages
+            .send(Message::Event(Event::Stop(Cause::JobEnded)))
+            .await;
         let mut view = handle.view.clone();
         let released = view.wait_for(|view| view.released);
         let _ = tokio::time::timeout(self.world.config.settle_timeout, released).await;
@@ -218,8 +277,16 @@ impl Models {
     }
 
     /// The job, if it is `uid`'s, runs here, and asked for a model; and its options, checked.
-    async fn admit(&self, uid: u32, job_id: u32, given: v1::ServeOptions) -> Result<(Job, ServeOptions), OpenError> {
-        let job = self.jobs.find(job_id, &self.world.node, &self.world.slurm).await?;
+    async fn admit(
+        &self,
+        uid: u32,
+        job_id: u32,
+        given: v1::ServeOptions,
+    ) -> Result<(Job, ServeOptions), OpenError> {
+        let job = self
+            .jobs
+            .find(job_id, &self.world.node, &self.world.slurm)
+            .await?;
         if job.uid != uid {
             return Err(OpenError::NotYours(job_id));
         }
@@ -229,7 +296,12 @@ impl Models {
             None => given,
         };
         let options = plan::check_options(&options)?;
-        let hosts = self.world.slurm.host_names(&job.node_list).await.map_err(|e| JobError::Slurm(job_id, e))?;
+        let hosts = self
+            .world
+            .slurm
+            .host_names(&job.node_list)
+            .await
+            .map_err(|e| JobError::Slurm(job_id, e))?;
         match hosts.first() {
             Some(first) if *first != self.world.node => Err(OpenError::OtherNode(job_id, first.clone())),
             _ => Ok((job, options)),
@@ -298,5 +370,8 @@ fn is_of(handle: &Handle, job: &Job) -> bool {
 }
 
 fn is_over(handle: &Handle) -> bool {
-    matches!(handle.view.borrow().model.state(), v1::ModelState::Ended | v1::ModelState::Failed)
+    matches!(
+        handle.view.borrow().model.state(),
+        v1::ModelState::Ended | v1::ModelState::Failed
+    )
 }

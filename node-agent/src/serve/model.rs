@@ -30,7 +30,7 @@ pub enum Message {
     /// Something happened.
     Event(Event),
     /// A runner came.
-    Attach(Attach),
+    Attach(Box<Attach>),
     /// What the runner of connection number `.0` says.
     Facts(u64, v1::RunnerFacts),
     /// The connection of that number broke.
@@ -130,7 +130,11 @@ enum Wake {
 /// Starts the task of a new model, or of one `recovered` from a former life of the agent.
 pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: bool) -> Handle {
     let (messages, inbox) = mpsc::channel(256);
-    let life = if recovered { Life::recovered(launch.was_ready) } else { Life::new() };
+    let life = if recovered {
+        Life::recovered(launch.was_ready)
+    } else {
+        Life::new()
+    };
     let log = Arc::new(LogTail::default());
     let view = View {
         revision: 1,
@@ -142,7 +146,12 @@ pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: boo
     };
     let view = watch::Sender::new(view);
     let me = messages.downgrade();
-    let handle = Handle { launch: Arc::new(launch.clone()), messages, view: view.subscribe(), log: log.clone() };
+    let handle = Handle {
+        launch: Arc::new(launch.clone()),
+        messages,
+        view: view.subscribe(),
+        log: log.clone(),
+    };
     let mut task = Task {
         world,
         launch,
@@ -251,12 +260,18 @@ impl Task {
                 }
                 self.event(event).await;
             }
-            Message::Attach(attach) => self.attach(attach).await,
-            Message::Facts(connection, facts) if connection == self.connection => self.take_facts(facts).await,
+            Message::Attach(attach) => self.attach(*attach).await,
+            Message::Facts(connection, facts) if connection == self.connection => {
+                self.take_facts(facts).await
+            }
             Message::Facts(..) => {}
             Message::Detached(connection) if connection == self.connection && self.outbound.is_some() => {
                 self.outbound = None;
-                if self.runner_is_alive() { self.event(Event::Detached).await } else { self.event(Event::RunnerDied).await }
+                if self.runner_is_alive() {
+                    self.event(Event::Detached).await
+                } else {
+                    self.event(Event::RunnerDied).await
+                }
             }
             Message::Detached(_) => {}
             Message::EndsAt(end_ms) => {
@@ -277,13 +292,23 @@ impl Task {
         };
         let refused = if !proven {
             Some(AttachRefused::Unproven)
-        } else if self.outbound.as_ref().is_some_and(|outbound| !outbound.is_closed()) && self.runner_is_alive() {
+        } else if self
+            .outbound
+            .as_ref()
+            .is_some_and(|outbound| !outbound.is_closed())
+            && self.runner_is_alive()
+        {
             Some(AttachRefused::Occupied)
         } else {
             None
         };
         if let Some(refused) = refused {
-            tracing::warn!(generation = self.launch.generation, pid = hello.pid, ?refused, "a runner was sent away");
+            tracing::warn!(
+                generation = self.launch.generation,
+                pid = hello.pid,
+                ?refused,
+                "a runner was sent away"
+            );
             let _ = attach.reply.send(Err(refused));
             return;
         }
@@ -291,13 +316,19 @@ impl Task {
         self.secrets.nonce = None;
         self.launch.runner = attach.process.map(|process| (process.pid, process.start));
         self.keep();
-        if let Err(e) = self.world.store.save_secrets(&self.launch.generation, &self.secrets) {
+        if let Err(e) = self
+            .world
+            .store
+            .save_secrets(&self.launch.generation, &self.secrets)
+        {
             tracing::error!("{e}");
         }
         self.outbound = Some(attach.outbound);
         (self.launch_deadline, self.runner_deadline) = (None, None);
         let _ = attach.reply.send(Ok(self.connection));
-        let welcome = v1::Welcome { secret: self.secrets.secret.clone() };
+        let welcome = v1::Welcome {
+            secret: self.secrets.secret.clone(),
+        };
         self.say(v1::agent_message::Message::Welcome(welcome)).await;
         self.view.send_modify(|view| view.recovering = false);
         // First how things stand: one that loads already needs no order.
@@ -313,11 +344,17 @@ impl Task {
         let port = u16::try_from(facts.port).unwrap_or(0);
         if port != 0 && port != self.launch.port {
             if !super::process::listens(port, self.launch.uid) {
-                tracing::warn!(generation = self.launch.generation, port, "the runner says it owns a port that nobody of its uid listens on");
+                tracing::warn!(
+                    generation = self.launch.generation,
+                    port,
+                    "the runner says it owns a port that nobody of its uid listens on"
+                );
                 return;
             }
             self.launch.port = port;
-            self.world.ports.keep(&self.launch.generation, port, self.launch.internal_port);
+            self.world
+                .ports
+                .keep(&self.launch.generation, port, self.launch.internal_port);
             self.keep();
         }
         let ending = facts.ending.clone();
@@ -343,7 +380,11 @@ impl Task {
                 job = self.launch.job_id,
                 name = self.launch.public_name,
                 state = self.life.state.as_str_name(),
-                cause = self.life.ending.as_ref().map(|ending| ending.cause().as_str_name()),
+                cause = self
+                    .life
+                    .ending
+                    .as_ref()
+                    .map(|ending| ending.cause().as_str_name()),
                 "model"
             );
             self.publish();
@@ -354,7 +395,8 @@ impl Task {
     }
 
     async fn act(&mut self, action: Action) {
-        let config = &self.world.config;
+        let world = self.world.clone();
+        let config = &world.config;
         match action {
             Action::StartStep => self.start_step().await,
             Action::RetryStep => self.retry_at = Some(Instant::now() + RETRY_PAUSE * self.life.attempts),
@@ -363,12 +405,18 @@ impl Task {
             Action::SendOrder => match self.secrets.order() {
                 Ok(order) => self.say(v1::agent_message::Message::Order(order)).await,
                 Err(e) => {
-                    tracing::error!(generation = self.launch.generation, "the launch order cannot be read: {e}");
+                    tracing::error!(
+                        generation = self.launch.generation,
+                        "the launch order cannot be read: {e}"
+                    );
                     self.say(stop(Cause::Internal)).await;
                 }
             },
             Action::SendStop(cause) => self.say(stop(cause)).await,
-            Action::SendReleased => self.say(v1::agent_message::Message::Released(v1::Released {})).await,
+            Action::SendReleased => {
+                self.say(v1::agent_message::Message::Released(v1::Released {}))
+                    .await
+            }
             Action::AwaitRelease => {
                 // Published as draining a moment ago; that revision is what the watchers must have seen.
                 let revision = self.publish();
@@ -449,13 +497,17 @@ impl Task {
     }
 
     fn runner_is_alive(&self) -> bool {
-        self.launch.runner.is_some_and(|(pid, start)| Known { pid, start }.is_alive())
+        self.launch
+            .runner
+            .is_some_and(|(pid, start)| Known { pid, start }.is_alive())
     }
 
     async fn say(&mut self, message: v1::agent_message::Message) {
         if let Some(outbound) = &self.outbound {
             // A runner that does not read within this is as good as detached; its stream's end will tell.
-            let message = v1::AgentMessage { message: Some(message) };
+            let message = v1::AgentMessage {
+                message: Some(message),
+            };
             let _ = tokio::time::timeout(Duration::from_secs(1), outbound.send(message)).await;
         }
     }
@@ -465,7 +517,9 @@ impl Task {
             return;
         }
         let known = self.launch.client.map(|(pid, start)| Known { pid, start });
-        let Some(known) = known.filter(|known| known.is_alive()) else { return };
+        let Some(known) = known.filter(|known| known.is_alive()) else {
+            return;
+        };
         // srun passes a TERM on to the step; what does not end by that is killed.
         known.kill_group(Signal::SIGTERM);
         let client = self.client.take();
@@ -564,14 +618,22 @@ impl Task {
             state_since_ms: self.state_since_ms,
             expires_ms: launch.end_ms,
             task: launch.task.clone(),
-            base_url: if has_port { format!("http://{}:{}/v1", self.world.address, launch.port) } else { String::new() },
+            base_url: if has_port {
+                format!("http://{}:{}/v1", self.world.address, launch.port)
+            } else {
+                String::new()
+            },
             published: launch.published,
             in_flight: facts.in_flight,
             requests: facts.requests,
             progress: facts.progress.clone(),
             engine_version: facts.engine_version.clone(),
             ending,
-            key: if self.life.is_final() { String::new() } else { self.secrets.key.clone() },
+            key: if self.life.is_final() {
+                String::new()
+            } else {
+                self.secrets.key.clone()
+            },
             log_path: facts.log_path.clone(),
         }
     }
@@ -590,5 +652,9 @@ async fn at(moment: Option<Instant>) {
 
 /// Compares in a time that tells nothing of where they differ.
 fn same(a: &str, b: &str) -> bool {
-    a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    a.len() == b.len()
+        && a.bytes()
+            .zip(b.bytes())
+            .fold(0, |differ, (a, b)| differ | (a ^ b))
+            == 0
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use slurm_serve_proto::v1;
-use slurm_serve_recipe::{OnFailure, Publish, RawOptions, Recipe, RecipeSet, ServeOptions, Wait, public_name};
+use slurm_serve_recipe::{
+    OnFailure, Publish, RawOptions, Recipe, RecipeSet, ServeOptions, Wait, public_name,
+};
 
 /// A user's own recipe may be this long.
 pub const MAX_USER_RECIPE: usize = 64 * 1024;
@@ -80,7 +82,10 @@ fn unknown(name: &str, nearest: &[String], folder: &Path) -> Refused {
         [] => "sserve recipes list shows what there is".to_owned(),
         names => format!("did you mean {}?", names.join(", ")),
     };
-    Refused(format!("no recipe for model {name:?} on this node ({}); {near}", folder.display()))
+    Refused(format!(
+        "no recipe for model {name:?} on this node ({}); {near}",
+        folder.display()
+    ))
 }
 
 /// The plan for these options. `user_recipe` counts only where the admin has none of that name.
@@ -98,17 +103,34 @@ pub fn make(folder: &Path, options: ServeOptions, user_recipe: &str, asker: &Ask
         Publish::Groups(groups) => groups.iter().any(|group| asker.groups.contains(group)),
     };
     if options.publish == Some(true) && !may_publish {
-        return Err(Refused(format!("you may not publish {:?} (its recipe says who may); leave --serve-publish away", recipe.name)));
+        return Err(Refused(format!(
+            "you may not publish {:?} (its recipe says who may); leave --serve-publish away",
+            recipe.name
+        )));
     }
     let public = public_name(&recipe, is_admin_recipe, &options, &asker.user, may_publish);
-    let aliases = if public == recipe.name { recipe.aliases.clone() } else { Vec::new() };
+    let aliases = if public == recipe.name {
+        recipe.aliases.clone()
+    } else {
+        Vec::new()
+    };
     let published = options.publish.unwrap_or(true) && may_publish;
-    Ok(Plan { options, recipe, is_admin_recipe, public_name: public, aliases, published })
+    Ok(Plan {
+        options,
+        recipe,
+        is_admin_recipe,
+        public_name: public,
+        aliases,
+        published,
+    })
 }
 
 fn own_recipe(text: &str) -> Result<Recipe, Refused> {
     if text.len() > MAX_USER_RECIPE {
-        return Err(Refused(format!("your recipe is {} bytes long; {MAX_USER_RECIPE} are allowed", text.len())));
+        return Err(Refused(format!(
+            "your recipe is {} bytes long; {MAX_USER_RECIPE} are allowed",
+            text.len()
+        )));
     }
     Recipe::parse_one(text).map_err(|e| Refused(format!("your recipe: {e}")))
 }
@@ -125,14 +147,21 @@ impl Plan {
     }
 
     /// Of the variables handed over, those that the recipe wants.
-    pub fn pick_env(&self, given: &std::collections::HashMap<String, String>) -> Result<BTreeMap<String, String>, Refused> {
+    pub fn pick_env(
+        &self,
+        given: &std::collections::HashMap<String, String>,
+    ) -> Result<BTreeMap<String, String>, Refused> {
         let wanted = |name: &str| {
-            self.recipe.pass_env.iter().any(|pattern| match pattern.strip_suffix('*') {
-                Some(prefix) => name.starts_with(prefix),
-                None => name == pattern,
-            })
+            self.recipe
+                .pass_env
+                .iter()
+                .any(|pattern| match pattern.strip_suffix('*') {
+                    Some(prefix) => name.starts_with(prefix),
+                    None => name == pattern,
+                })
         };
-        let ours = |name: &str| name.starts_with("SLURM_SERVE_") || name.contains(['=', '\0']) || name.is_empty();
+        let ours =
+            |name: &str| name.starts_with("SLURM_SERVE_") || name.contains(['=', '\0']) || name.is_empty();
         let picked: BTreeMap<String, String> = given
             .iter()
             .filter(|(name, value)| wanted(name) && !ours(name) && !value.contains('\0'))
@@ -140,7 +169,9 @@ impl Plan {
             .collect();
         let size: usize = picked.iter().map(|(name, value)| name.len() + value.len()).sum();
         if size > MAX_ENV {
-            return Err(Refused(format!("the variables that the recipe passes on are {size} bytes long; {MAX_ENV} are allowed")));
+            return Err(Refused(format!(
+                "the variables that the recipe passes on are {size} bytes long; {MAX_ENV} are allowed"
+            )));
         }
         Ok(picked)
     }

@@ -54,16 +54,25 @@ impl Ports {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let used: HashSet<u16> = taken.guards.iter().map(|(port, _)| *port).collect();
         let begin = taken.next.max(self.guards.first);
-        let order = self.guards.iter().filter(|port| *port >= begin).chain(self.guards.iter().filter(|port| *port < begin));
+        let order = self
+            .guards
+            .iter()
+            .filter(|port| *port >= begin)
+            .chain(self.guards.iter().filter(|port| *port < begin));
         let free = order.filter(|port| !used.contains(port) && self.can_bind(*port));
         let candidates: Vec<u16> = free.take(CANDIDATES).collect();
         let last = *candidates.last()?;
         let starts = (self.internal.first..=self.internal.last).step_by(usize::from(self.window));
         let mut windows = starts.filter(|first| first.saturating_add(self.window - 1) <= self.internal.last);
         let internal = windows.find(|first| !taken.windows.iter().any(|(used, _)| used == first))?;
-        taken.guards.extend(candidates.iter().map(|port| (*port, generation.to_owned())));
+        taken
+            .guards
+            .extend(candidates.iter().map(|port| (*port, generation.to_owned())));
         taken.windows.push((internal, generation.to_owned()));
-        taken.next = last.checked_add(1).filter(|next| *next <= self.guards.last).unwrap_or(self.guards.first);
+        taken.next = last
+            .checked_add(1)
+            .filter(|next| *next <= self.guards.last)
+            .unwrap_or(self.guards.first);
         Some(Given { candidates, internal })
     }
 
@@ -97,7 +106,10 @@ mod tests {
     fn ports(first: u16, last: u16) -> Ports {
         let config = crate::config::Agent {
             ports: PortRange { first, last },
-            internal_ports: PortRange { first: 28200, last: 28279 },
+            internal_ports: PortRange {
+                first: 28200,
+                last: 28279,
+            },
             bind_address: "127.0.0.1".into(),
             ..Default::default()
         };

@@ -16,7 +16,10 @@ impl Known {
     /// The process that has this pid now.
     pub fn of(pid: i32) -> Option<Self> {
         let stat = procfs::process::Process::new(pid).ok()?.stat().ok()?;
-        Some(Self { pid, start: stat.starttime })
+        Some(Self {
+            pid,
+            start: stat.starttime,
+        })
     }
 
     /// Is it still there? A zombie is not.
@@ -41,9 +44,13 @@ pub fn is_in_job(pid: i32, job_id: u32) -> bool {
     let mut at = pid;
     // The depth is bounded: a tree of processes can be changed while it is walked.
     for _ in 0..64 {
-        let Ok(process) = procfs::process::Process::new(at) else { return false };
+        let Ok(process) = procfs::process::Process::new(at) else {
+            return false;
+        };
         let Ok(stat) = process.stat() else { return false };
-        let is_step = process.cmdline().is_ok_and(|words| words.join(" ").starts_with(&title));
+        let is_step = process
+            .cmdline()
+            .is_ok_and(|words| words.join(" ").starts_with(&title));
         if is_step && process.uid().is_ok_and(|uid| uid == 0) {
             return true;
         }
@@ -59,9 +66,10 @@ pub fn is_in_job(pid: i32, job_id: u32) -> bool {
 pub fn listens(port: u16, uid: u32) -> bool {
     let listen = procfs::net::TcpState::Listen;
     let all = [procfs::net::tcp(), procfs::net::tcp6()];
-    all.into_iter().flatten().flatten().any(|socket| {
-        socket.state == listen && socket.local_address.port() == port && socket.uid == uid
-    })
+    all.into_iter()
+        .flatten()
+        .flatten()
+        .any(|socket| socket.state == listen && socket.local_address.port() == port && socket.uid == uid)
 }
 
 #[cfg(test)]
@@ -72,7 +80,13 @@ mod tests {
     fn we_are_alive_and_nobody_of_another_time_is() {
         let me = Known::of(std::process::id() as i32).unwrap();
         assert!(me.is_alive());
-        assert!(!Known { start: me.start + 1, ..me }.is_alive());
+        assert!(
+            !Known {
+                start: me.start + 1,
+                ..me
+            }
+            .is_alive()
+        );
     }
 
     #[test]

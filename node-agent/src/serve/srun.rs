@@ -73,15 +73,30 @@ pub fn start(step: &StepStart<'_>) -> Result<(Child, Known), StartError> {
         .args(["--mpi=none", "--chdir=/", "--job-name=serve", "--output=none"])
         .arg(step.program)
         .arg("step");
-    command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("LANG", "C.UTF-8");
-    command.env("HOME", &user.dir).env("USER", &user.name).env("LOGNAME", &user.name).env("SHELL", &user.shell);
+    command
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("LANG", "C.UTF-8");
+    command
+        .env("HOME", &user.dir)
+        .env("USER", &user.name)
+        .env("LOGNAME", &user.name)
+        .env("SHELL", &user.shell);
     if let Some(conf) = std::env::var_os("SLURM_CONF") {
         command.env("SLURM_CONF", conf);
     }
     command.env("SLURM_SERVE_SOCKET", step.socket);
-    command.env("SLURM_SERVE_GENERATION", step.generation).env("SLURM_SERVE_NONCE", step.nonce);
-    let errors = log.try_clone().map_err(|e| StartError::Log(step.log.display().to_string(), e))?;
-    command.stdin(Stdio::null()).stdout(Stdio::from(log)).stderr(Stdio::from(errors)).current_dir("/");
+    command
+        .env("SLURM_SERVE_GENERATION", step.generation)
+        .env("SLURM_SERVE_NONCE", step.nonce);
+    let errors = log
+        .try_clone()
+        .map_err(|e| StartError::Log(step.log.display().to_string(), e))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::from(log))
+        .stderr(Stdio::from(errors))
+        .current_dir("/");
 
     let (uid, gid) = (user.uid, user.gid);
     // SAFETY: between fork and exec the closure makes system calls only (setsid, setrlimit, setgroups, setgid, setuid), which are
@@ -89,8 +104,13 @@ pub fn start(step: &StepStart<'_>) -> Result<(Child, Known), StartError> {
     unsafe {
         command.pre_exec(move || drop_privileges(uid, gid, &groups).map_err(std::io::Error::from));
     }
-    let child = command.spawn().map_err(|e| StartError::Spawn(user.name.clone(), e))?;
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    let child = command
+        .spawn()
+        .map_err(|e| StartError::Spawn(user.name.clone(), e))?;
+    let pid = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .unwrap_or_default();
     let known = Known::of(pid).unwrap_or(Known { pid, start: 0 });
     Ok((child, known))
 }
@@ -110,7 +130,13 @@ fn drop_privileges(uid: Uid, gid: Gid, groups: &[Gid]) -> nix::Result<()> {
 }
 
 fn create_log(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().create(true).truncate(true).read(true).write(true).mode(0o600).open(path)
+    OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)
 }
 
 /// What the client said last, as one line.
@@ -123,7 +149,11 @@ pub fn last_words(log: &Path) -> String {
         let _ = file.take(2048).read_to_end(&mut bytes);
         text = String::from_utf8_lossy(&bytes).into_owned();
     }
-    let lines = text.lines().map(|line| line.trim_start_matches("srun: ").trim_start_matches("error: ").trim());
+    let lines = text.lines().map(|line| {
+        line.trim_start_matches("srun: ")
+            .trim_start_matches("error: ")
+            .trim()
+    });
     let kept: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
     match kept.as_slice() {
         [] => "srun said nothing".into(),
@@ -134,9 +164,15 @@ pub fn last_words(log: &Path) -> String {
 
 /// Is what srun said a reason that passes by itself?
 pub fn is_passing(words: &str) -> bool {
-    ["pending execution", "Unable to confirm allocation", "Socket timed out", "Unable to contact slurm controller", "temporarily"]
-        .iter()
-        .any(|known| words.contains(known))
+    [
+        "pending execution",
+        "Unable to confirm allocation",
+        "Socket timed out",
+        "Unable to contact slurm controller",
+        "temporarily",
+    ]
+    .iter()
+    .any(|known| words.contains(known))
 }
 
 #[cfg(test)]
@@ -149,7 +185,10 @@ mod tests {
         let log = folder.path().join("log");
         std::fs::write(&log, "srun: error: Unable to confirm allocation for job 5: Job is pending execution\nsrun: Check SLURM_JOB_ID\n").unwrap();
         let words = last_words(&log);
-        assert_eq!(words, "Unable to confirm allocation for job 5: Job is pending execution; Check SLURM_JOB_ID");
+        assert_eq!(
+            words,
+            "Unable to confirm allocation for job 5: Job is pending execution; Check SLURM_JOB_ID"
+        );
         assert!(is_passing(&words));
         assert!(!is_passing("Invalid job id specified"));
         assert_eq!(last_words(&folder.path().join("none")), "srun said nothing");

@@ -98,13 +98,31 @@ pub enum Action {
 impl Life {
     /// A model that was just asked for.
     pub fn new() -> Self {
-        Self { state: ModelState::Requested, attached: false, was_ready: false, asked: None, ending: None, attempts: 0 }
+        Self {
+            state: ModelState::Requested,
+            attached: false,
+            was_ready: false,
+            asked: None,
+            ending: None,
+            attempts: 0,
+        }
     }
 
     /// A model of a former life of the agent, whose runner is expected back.
     pub fn recovered(was_ready: bool) -> Self {
-        let state = if was_ready { ModelState::Ready } else { ModelState::Launching };
-        Self { state, attached: false, was_ready, asked: None, ending: None, attempts: 1 }
+        let state = if was_ready {
+            ModelState::Ready
+        } else {
+            ModelState::Launching
+        };
+        Self {
+            state,
+            attached: false,
+            was_ready,
+            asked: None,
+            ending: None,
+            attempts: 1,
+        }
     }
 
     /// Is it over?
@@ -127,15 +145,21 @@ impl Life {
                 vec![Action::ArmRunnerDeadline]
             }
             Event::RunnerDied | Event::StepExited => self.lost("its runner was killed"),
-            Event::LaunchDeadline if !self.attached && self.state == ModelState::Launching => {
-                self.fail(Cause::StepRefused, "the step started, but nothing was heard of its runner", "see agent.launch_timeout, and the agent's log on this node")
-            }
+            Event::LaunchDeadline if !self.attached && self.state == ModelState::Launching => self.fail(
+                Cause::StepRefused,
+                "the step started, but nothing was heard of its runner",
+                "see agent.launch_timeout, and the agent's log on this node",
+            ),
             Event::RunnerDeadline if !self.attached => self.lost("its runner did not come back"),
             Event::LaunchDeadline | Event::RunnerDeadline => Vec::new(),
             Event::Stop(cause) => self.stop(cause),
             Event::Released if self.state == ModelState::Draining => vec![Action::SendReleased],
             Event::Released => Vec::new(),
-            Event::JobEnded => self.finish(Ending { cause: Cause::JobEnded.into(), text: "the job ended".into(), ..Ending::default() }),
+            Event::JobEnded => self.finish(Ending {
+                cause: Cause::JobEnded.into(),
+                text: "the job ended".into(),
+                ..Ending::default()
+            }),
         }
     }
 
@@ -156,7 +180,11 @@ impl Life {
             self.attempts += 1;
             return vec![Action::RetryStep];
         }
-        self.fail(Cause::StepRefused, &format!("Slurm did not start the server's step: {text}"), "")
+        self.fail(
+            Cause::StepRefused,
+            &format!("Slurm did not start the server's step: {text}"),
+            "",
+        )
     }
 
     fn attached(&mut self) -> Vec<Action> {
@@ -235,19 +263,36 @@ impl Life {
         if let Some(ending) = self.ending.clone() {
             return self.finish(ending);
         }
-        self.fail(Cause::RunnerLost, what, "the step was killed from outside, or by the job's memory limit: see sacct and the server's log")
+        self.fail(
+            Cause::RunnerLost,
+            what,
+            "the step was killed from outside, or by the job's memory limit: see sacct and the server's log",
+        )
     }
 
     fn fail(&mut self, cause: Cause, text: &str, hint: &str) -> Vec<Action> {
-        self.finish(Ending { cause: cause.into(), text: text.into(), hint: hint.into(), ..Ending::default() })
+        self.finish(Ending {
+            cause: cause.into(),
+            text: text.into(),
+            hint: hint.into(),
+            ..Ending::default()
+        })
     }
 
     fn finish(&mut self, ending: Ending) -> Vec<Action> {
         let failed = self.asked.is_none() && !is_asked(ending.cause());
-        self.state = if failed { ModelState::Failed } else { ModelState::Ended };
+        self.state = if failed {
+            ModelState::Failed
+        } else {
+            ModelState::Ended
+        };
         self.ending = Some(match self.asked {
             // What was asked for is the cause, whatever came of the way there.
-            Some(cause) if is_asked(ending.cause()) => Ending { cause: cause.into(), text: asked_ending(cause).text, ..ending },
+            Some(cause) if is_asked(ending.cause()) => Ending {
+                cause: cause.into(),
+                text: asked_ending(cause).text,
+                ..ending
+            },
             _ => ending,
         });
         self.attached = false;
@@ -271,14 +316,23 @@ pub fn asked_ending(cause: Cause) -> Ending {
         Cause::Stopped => "it was stopped with sserve stop",
         _ => "the job ended",
     };
-    Ending { cause: cause.into(), text: text.into(), ..Ending::default() }
+    Ending {
+        cause: cause.into(),
+        text: text.into(),
+        ..Ending::default()
+    }
 }
 
 /// Did somebody ask for an end with this cause? All others are failures.
 pub fn is_asked(cause: Cause) -> bool {
     matches!(
         cause,
-        Cause::JobEnded | Cause::Cancelled | Cause::TimeLimit | Cause::Preempted | Cause::Requeued | Cause::Stopped
+        Cause::JobEnded
+            | Cause::Cancelled
+            | Cause::TimeLimit
+            | Cause::Preempted
+            | Cause::Requeued
+            | Cause::Stopped
     )
 }
 
@@ -298,21 +352,34 @@ mod tests {
     }
 
     fn died() -> Ending {
-        Ending { cause: Cause::EngineDied.into(), text: "exit 0".into(), ..Ending::default() }
+        Ending {
+            cause: Cause::EngineDied.into(),
+            text: "exit 0".into(),
+            ..Ending::default()
+        }
     }
 
     #[test]
     fn the_straight_way() {
         let mut life = Life::new();
-        assert_eq!(life.step(Event::Start), [Action::StartStep, Action::ArmLaunchDeadline]);
+        assert_eq!(
+            life.step(Event::Start),
+            [Action::StartStep, Action::ArmLaunchDeadline]
+        );
         assert_eq!(life.step(Event::Attached), [Action::SendOrder]);
         assert_eq!(life.step(Event::Facts(RunnerPhase::Loading, None)), []);
         assert_eq!(life.state, ModelState::Loading);
         life.step(Event::Facts(RunnerPhase::Ready, None));
-        assert_eq!(life.step(Event::Stop(Cause::Stopped)), [Action::SendStop(Cause::Stopped), Action::AwaitRelease]);
+        assert_eq!(
+            life.step(Event::Stop(Cause::Stopped)),
+            [Action::SendStop(Cause::Stopped), Action::AwaitRelease]
+        );
         assert_eq!(life.state, ModelState::Draining);
         assert_eq!(life.step(Event::Released), [Action::SendReleased]);
-        let done = life.step(Event::Facts(RunnerPhase::Done, Some(asked_ending(Cause::JobEnded))));
+        let done = life.step(Event::Facts(
+            RunnerPhase::Done,
+            Some(asked_ending(Cause::JobEnded)),
+        ));
         assert_eq!(done, [Action::KillStep, Action::Close { failed: false }]);
         assert_eq!(life.ending.unwrap().cause(), Cause::Stopped);
     }
@@ -320,9 +387,18 @@ mod tests {
     #[test]
     fn an_engine_that_exits_with_zero_has_failed() {
         let mut life = ready();
-        assert_eq!(life.step(Event::Facts(RunnerPhase::Leaving, Some(died()))), [Action::AwaitRelease]);
-        assert_eq!(life.step(Event::Facts(RunnerPhase::Done, None)), [Action::KillStep, Action::Close { failed: true }]);
-        assert_eq!((life.state, life.ending.unwrap().cause()), (ModelState::Failed, Cause::EngineDied));
+        assert_eq!(
+            life.step(Event::Facts(RunnerPhase::Leaving, Some(died()))),
+            [Action::AwaitRelease]
+        );
+        assert_eq!(
+            life.step(Event::Facts(RunnerPhase::Done, None)),
+            [Action::KillStep, Action::Close { failed: true }]
+        );
+        assert_eq!(
+            (life.state, life.ending.unwrap().cause()),
+            (ModelState::Failed, Cause::EngineDied)
+        );
     }
 
     #[test]
@@ -342,8 +418,13 @@ mod tests {
     fn a_step_is_tried_again_a_bounded_number_of_times() {
         let mut life = Life::new();
         life.step(Event::Start);
-        let refused = || Event::StepRefused { text: "pending".into(), passing: true };
-        let retries = (0..20).filter(|_| life.step(refused()) == [Action::RetryStep]).count();
+        let refused = || Event::StepRefused {
+            text: "pending".into(),
+            passing: true,
+        };
+        let retries = (0..20)
+            .filter(|_| life.step(refused()) == [Action::RetryStep])
+            .count();
         assert_eq!(retries as u32, STEP_ATTEMPTS - 1);
         assert_eq!(life.state, ModelState::Failed);
     }
@@ -352,8 +433,14 @@ mod tests {
     fn a_stop_while_the_runner_is_away_reaches_it_when_it_is_back() {
         let mut life = ready();
         life.step(Event::Detached);
-        assert_eq!(life.step(Event::Stop(Cause::JobEnded)), [Action::ArmRunnerDeadline]);
-        assert_eq!(life.step(Event::Attached), [Action::SendStop(Cause::JobEnded), Action::AwaitRelease]);
+        assert_eq!(
+            life.step(Event::Stop(Cause::JobEnded)),
+            [Action::ArmRunnerDeadline]
+        );
+        assert_eq!(
+            life.step(Event::Attached),
+            [Action::SendStop(Cause::JobEnded), Action::AwaitRelease]
+        );
     }
 
     fn any_event() -> impl Strategy<Value = Event> {
@@ -366,10 +453,17 @@ mod tests {
             Just(RunnerPhase::Draining),
             Just(RunnerPhase::Done)
         ];
-        let endings = prop_oneof![Just(None), Just(Some(died())), Just(Some(asked_ending(Cause::JobEnded)))];
+        let endings = prop_oneof![
+            Just(None),
+            Just(Some(died())),
+            Just(Some(asked_ending(Cause::JobEnded)))
+        ];
         prop_oneof![
             Just(Event::Start),
-            any::<bool>().prop_map(|passing| Event::StepRefused { text: "x".into(), passing }),
+            any::<bool>().prop_map(|passing| Event::StepRefused {
+                text: "x".into(),
+                passing
+            }),
             Just(Event::Attached),
             (phases, endings).prop_map(|(phase, ending)| Event::Facts(phase, ending)),
             Just(Event::Detached),

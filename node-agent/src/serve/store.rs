@@ -72,7 +72,12 @@ impl Secrets {
         let random = || format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let key = format!("sk-serve-{}", random());
         order.key = key.clone();
-        Self { key, nonce: Some(random()), secret: random(), order: order.encode_to_vec() }
+        Self {
+            key,
+            nonce: Some(random()),
+            secret: random(),
+            order: order.encode_to_vec(),
+        }
     }
 
     /// What the runner is told to do.
@@ -114,7 +119,10 @@ impl Store {
         };
         for folder in [&store.launches, &store.secrets, &store.logs] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-            made.map_err(|source| StoreError { path: folder.clone(), source })?;
+            made.map_err(|source| StoreError {
+                path: folder.clone(),
+                source,
+            })?;
         }
         Ok(store)
     }
@@ -131,7 +139,11 @@ impl Store {
 
     /// Forgets it all. What is already gone is fine; what cannot be removed is said in the log.
     pub fn forget(&self, generation: &str) {
-        let files = [file(&self.launches, generation), file(&self.secrets, generation), self.client_log(generation)];
+        let files = [
+            file(&self.launches, generation),
+            file(&self.secrets, generation),
+            self.client_log(generation),
+        ];
         for path in files {
             if let Err(e) = fs::remove_file(&path)
                 && e.kind() != std::io::ErrorKind::NotFound
@@ -152,9 +164,16 @@ impl Store {
             }
         };
         for path in entries.flatten().map(|entry| entry.path()) {
-            let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = path
+                .file_stem()
+                .map(|stem| stem.to_string_lossy().into_owned())
+                .unwrap_or_default();
             let secrets = read::<Secrets>(&file(&self.secrets, &name));
-            match (path.extension().is_some_and(|e| e == "json"), read::<Launch>(&path), secrets) {
+            match (
+                path.extension().is_some_and(|e| e == "json"),
+                read::<Launch>(&path),
+                secrets,
+            ) {
                 (true, Some(launch), Some(secrets)) => found.push((launch, secrets)),
                 _ => {
                     tracing::warn!(path = %path.display(), "no launch that could still be running; removed");
@@ -224,14 +243,20 @@ pub(super) mod tests {
     fn what_is_kept_comes_back_and_keys_stay_out_of_the_state_folder() {
         let (state, run) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let store = Store::open(state.path(), run.path()).unwrap();
-        let secrets = Secrets::new(v1::LaunchOrder { job_id: 7, ..Default::default() });
+        let secrets = Secrets::new(v1::LaunchOrder {
+            job_id: 7,
+            ..Default::default()
+        });
         assert_eq!(secrets.order().unwrap().key, secrets.key);
         store.save(&launch("7.0.1-a")).unwrap();
         store.save_secrets("7.0.1-a", &secrets).unwrap();
         assert_eq!(store.recover(), [(launch("7.0.1-a"), secrets.clone())]);
         let text = fs::read_to_string(state.path().join("launches/7.0.1-a.json")).unwrap();
         assert!(!text.contains(&secrets.key));
-        let mode = fs::metadata(run.path().join("secrets/7.0.1-a.json")).unwrap().permissions().mode();
+        let mode = fs::metadata(run.path().join("secrets/7.0.1-a.json"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
         store.forget("7.0.1-a");
         assert_eq!(store.recover(), []);

@@ -12,7 +12,9 @@ pub async fn by_uid(uid: u32) -> Result<User, String> {
     let found = ask(move || User::from_uid(Uid::from_raw(uid))).await?;
     found
         .map_err(|e| format!("uid {uid} cannot be looked up on this node: {e}"))?
-        .ok_or_else(|| format!("no user has uid {uid} on this node; does identity resolve here (getent passwd {uid})?"))
+        .ok_or_else(|| {
+            format!("no user has uid {uid} on this node; does identity resolve here (getent passwd {uid})?")
+        })
 }
 
 /// The names of all groups of a user; those without a name are left out.
@@ -20,7 +22,10 @@ pub async fn groups_of(user: User) -> Result<Vec<String>, String> {
     let names = ask(move || {
         let name = std::ffi::CString::new(user.name).unwrap_or_default();
         let groups = getgrouplist(&name, user.gid).unwrap_or_default();
-        groups.into_iter().filter_map(|gid| Some(Group::from_gid(gid).ok()??.name)).collect()
+        groups
+            .into_iter()
+            .filter_map(|gid| Some(Group::from_gid(gid).ok()??.name))
+            .collect()
     });
     names.await
 }
