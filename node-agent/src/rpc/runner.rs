@@ -62,7 +62,7 @@ impl Runner for Rooms {
                     Said::Facts(facts) => {
                         if handle
                             .messages
-                            .send(Message::Facts(connection, facts))
+                            .send(Message::Facts(connection, Box::new(facts)))
                             .await
                             .is_err()
                         {

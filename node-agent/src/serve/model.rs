@@ -32,7 +32,7 @@ pub enum Message {
     /// A runner came.
     Attach(Box<Attach>),
     /// What the runner of connection number `.0` says.
-    Facts(u64, v1::RunnerFacts),
+    Facts(u64, Box<v1::RunnerFacts>),
     /// The connection of that number broke.
     Detached(u64),
     /// Slurm's books say that the job ends then (milliseconds since the epoch).
