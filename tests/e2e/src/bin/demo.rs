@@ -1,0 +1,2 @@
+//! `make demo`: (to be filled)
+fn main() {}

@@ -1,0 +1,134 @@
+//! A job of the lab, as its owner sees it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use serve_lab::wait_for;
+
+use crate::site::Site;
+
+/// A job that was submitted.
+#[derive(Clone)]
+pub struct Job<'a> {
+    pub(crate) site: &'a Site,
+    pub(crate) user: String,
+    /// Slurm's job id.
+    pub id: u32,
+}
+
+impl Job<'_> {
+    /// Slurm's word on it: `RUNNING`, `COMPLETED`, …
+    pub fn state(&self) -> Result<String> {
+        Ok(self.field("JobState")?)
+    }
+
+    /// A field of `scontrol show job`.
+    pub fn field(&self, name: &str) -> Result<String> {
+        let text = self
+            .site
+            .lab
+            .login()
+            .command("root", ["scontrol", "show", "job", "-o", &self.id.to_string()])
+            .run()?;
+        let prefix = format!("{name}=");
+        let found = text
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix(&prefix));
+        found
+            .map(str::to_owned)
+            .with_context(|| format!("scontrol shows no {name} for job {}: {text}", self.id))
+    }
+
+    /// Waits for one of Slurm's states.
+    pub fn wait_state(&self, wanted: &[&str]) -> Result<String> {
+        let what = format!("job {} to be {}", self.id, wanted.join(" or "));
+        wait_for(Duration::from_secs(60), &what, || {
+            let state = self.state()?;
+            Ok(wanted.contains(&state.as_str()).then_some(state))
+        })
+        .with_context(|| self.explain())
+    }
+
+    /// Waits until it is over and fully cleaned up.
+    pub fn wait_end(&self) -> Result<String> {
+        self.wait_state(&[
+            "COMPLETED",
+            "FAILED",
+            "CANCELLED",
+            "TIMEOUT",
+            "NODE_FAIL",
+            "PREEMPTED",
+            "OUT_OF_MEMORY",
+        ])
+    }
+
+    /// scancel by its owner.
+    pub fn cancel(&self) -> Result<()> {
+        self.sserve_user(["scancel", &self.id.to_string()]).map(|_| ())
+    }
+
+    fn sserve_user<const N: usize>(&self, argv: [&str; N]) -> Result<String> {
+        self.site.lab.login().command(&self.user, argv).run()
+    }
+
+    /// What its script and its tasks have written (stdout and stderr together).
+    pub fn output(&self) -> String {
+        let path = format!("/home/{}/slurm-{}.out", self.user, self.id);
+        self.site.lab.login().read_text(path).unwrap_or_default()
+    }
+
+    /// Waits until its output has this in it.
+    pub fn wait_output(&self, text: &str) -> Result<String> {
+        let what = format!("{text:?} in the output of job {}", self.id);
+        wait_for(Duration::from_secs(60), &what, || {
+            let output = self.output();
+            Ok(output.contains(text).then_some(output))
+        })
+        .with_context(|| self.explain())
+    }
+
+    /// Its model, by `sserve status --json` of its owner.
+    pub fn model(&self) -> Result<Value> {
+        let login = self.site.lab.login();
+        let text = login
+            .command(&self.user, ["sserve", "status", "--json", &self.id.to_string()])
+            .run()?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Waits for a state of its model: `ready`, `failed`, …
+    pub fn wait_model(&self, wanted: &str) -> Result<Value> {
+        let what = format!("the model of job {} to be {wanted}", self.id);
+        wait_for(Duration::from_secs(60), &what, || {
+            let Ok(model) = self.model() else { return Ok(None) };
+            let state = model["state"].as_str().unwrap_or_default().to_owned();
+            if state == wanted {
+                return Ok(Some(model));
+            }
+            if ["failed", "ended"].contains(&state.as_str()) {
+                bail!("it is {state}: {model}");
+            }
+            Ok(None)
+        })
+        .with_context(|| self.explain())
+    }
+
+    /// Everything that helps to see why a test failed.
+    pub fn explain(&self) -> String {
+        let mut text = format!("--- output of job {}:\n{}", self.id, self.output());
+        let log = format!("/home/{}/serve-{}.log", self.user, self.id);
+        if let Ok(log) = self.site.lab.login().read_text(log) {
+            text += &format!("--- the server's log:\n{log}");
+        }
+        for node in self.site.lab.compute() {
+            text += &format!("--- agent of {}:\n{}", node.name(), self.site.agent_log(node));
+            text += &format!(
+                "--- slurmd of {}:\n{}",
+                node.name(),
+                node.tail("/var/log/slurm/slurmd.log", 15)
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,49 @@
+//! The files that an admin of the lab's cluster would have written.
+
+/// The settings of every node: short waits, so that a test of a timeout is short too.
+pub fn config(gateway: &str) -> String {
+    format!(
+        r#"[agent]
+heartbeat = "500ms"
+lease = "4s"
+recover_timeout = "5s"
+
+[gateway]
+listen = "0.0.0.0:8700"
+discover_interval = "5s"
+
+[client]
+gateway = "http://{gateway}:8700"
+"#
+    )
+}
+
+/// A model served by the stub engine, with what the engine is to do.
+pub fn stub_recipe(name: &str, env: &[(&str, &str)], more: &str) -> String {
+    let env: String = env
+        .iter()
+        .map(|(key, value)| format!("{key} = {value:?}\n"))
+        .collect();
+    format!(
+        "name = {name:?}\nsource = \"/opt\"\ngpus = 0\ndrain_timeout = \"5s\"\nready_timeout = \"30s\"\n{more}\n\
+         [engine]\ncommand = [\"/usr/lib/slurm-serve/stub-engine\", \"serve\"]\n\n[env]\n{env}"
+    )
+}
+
+/// The tiny model, served by the real vLLM on CPUs.
+pub const TINY: &str = r#"name = "tiny"
+source = "/opt/models/tiny"
+gpus = 0
+ready_timeout = "5m"
+drain_timeout = "5s"
+args = ["--max-model-len", "2048", "--enforce-eager", "--gpu-memory-utilization", "0.1", "--dtype", "float32"]
+
+[engine]
+venv = "/opt/vllm"
+command = ["vllm", "serve"]
+
+[env]
+HF_HUB_OFFLINE = "1"
+VLLM_CPU_KVCACHE_SPACE = "1"
+ONEDNN_MAX_CPU_ISA = "AVX512_CORE_BF16"
+"#;
