@@ -262,7 +262,7 @@ impl Task {
             }
             Message::Attach(attach) => self.attach(*attach).await,
             Message::Facts(connection, facts) if connection == self.connection => {
-                self.take_facts(facts).await
+                self.take_facts(*facts).await
             }
             Message::Facts(..) => {}
             Message::Detached(connection) if connection == self.connection && self.outbound.is_some() => {
