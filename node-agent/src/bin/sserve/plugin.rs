@@ -7,6 +7,9 @@ use slurm_serve::plugin_file::{
     self, Finding, HostPaths, Level, Report, SlurmVersion, host_paths, host_version, read_version,
 };
 
+use crate::failure::Failure;
+use crate::out;
+
 /// Stamp the SPANK plugin for a Slurm release, or see whether this host's Slurm would load it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -29,9 +32,6 @@ enum Verb {
     },
     /// Show what this host's Slurm would load, and why not. Exit code 1 if the plugin would not load.
     Check {
-        /// As JSON.
-        #[arg(long)]
-        json: bool,
         /// Check for this release instead of this host's.
         #[arg(long, value_name = "VERSION")]
         slurm: Option<SlurmVersion>,
@@ -44,12 +44,18 @@ enum Verb {
     },
 }
 
-/// Runs the verb. An error is for main to print.
-pub fn run(args: Args) -> anyhow::Result<()> {
+/// Runs the verb; `json`: the answer of `check` as JSON. An error is for main to print.
+pub fn run(args: Args, json: bool) -> Result<(), Failure> {
+    run_verb(args, json).map_err(|error| match error.downcast::<Failure>() {
+        Ok(failure) => failure,
+        Err(error) => Failure::failed(format!("{error:#}")),
+    })
+}
+
+fn run_verb(args: Args, json: bool) -> anyhow::Result<()> {
     match args.verb {
         Verb::Stamp { file, slurm, output } => stamp(file, slurm, output),
         Verb::Check {
-            json,
             slurm,
             plugstack,
             plugin_dir,
@@ -86,16 +92,19 @@ fn stamp(file: PathBuf, slurm: Option<SlurmVersion>, output: Option<PathBuf>) ->
     let output = output.unwrap_or_else(|| file.clone());
     let before = read_version(&file)?;
     plugin_file::stamp(&file, &output, version)?;
-    println!("{}: made for Slurm {version} (was {before})", output.display());
+    out::line(format!(
+        "{}: made for Slurm {version} (was {before})",
+        output.display()
+    ))?;
     Ok(())
 }
 
 fn check(json: bool, version: Option<SlurmVersion>, paths: &HostPaths) -> anyhow::Result<()> {
     let report = plugin_file::check(paths, version);
     if json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        out::json(&report)?;
     } else {
-        print!("{}", as_text(&report));
+        out::lines(as_text(&report))?;
     }
     if !report.loads {
         bail!("this host's Slurm would not load the plugin");
@@ -103,7 +112,7 @@ fn check(json: bool, version: Option<SlurmVersion>, paths: &HostPaths) -> anyhow
     Ok(())
 }
 
-fn as_text(report: &Report) -> String {
+fn as_text(report: &Report) -> Vec<String> {
     let mut lines = vec![
         format!(
             "Slurm {}",
@@ -125,7 +134,7 @@ fn as_text(report: &Report) -> String {
     if report.loads {
         lines.push("The plugin would be loaded.".into());
     }
-    lines.join("\n") + "\n"
+    lines
 }
 
 fn finding_line(indent: &str, finding: &Finding) -> String {
