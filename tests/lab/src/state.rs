@@ -91,24 +91,18 @@ impl LabState {
     /// Makes a state folder under a fresh id.
     pub(crate) fn create(release: Release, keep: bool) -> Result<Self> {
         let base = base();
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(&base)
-            .with_context(|| format!("can't make the state folder {}", base.display()))?;
-        let owner = fs::metadata(&base)?.uid();
-        if owner != 0 {
-            bail!(
-                "{} belongs to uid {owner}, not to root: remove it or set SLURM_SERVE_LAB",
-                base.display()
-            );
-        }
+        make_base(&base)?;
         for _ in 0..100 {
             let id = random_id()?;
             let folder = folder(&id)?;
             match fs::create_dir(&folder) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+                // The last other lab went just now, and the folder with it.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    make_base(&base)?;
+                    continue;
+                }
                 Err(error) => return Err(error).with_context(|| format!("can't make {}", folder.display())),
             }
             let owner = ProcessId::own().context("can't read /proc/self/stat")?;
@@ -163,6 +157,24 @@ impl LabState {
     pub fn is_orphan(&self) -> bool {
         !self.keep && !self.owner.is_alive()
     }
+}
+
+fn make_base(base: &Path) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(base)
+        .with_context(|| format!("can't make the state folder {}", base.display()))?;
+    let owner = fs::metadata(base)
+        .with_context(|| format!("can't look at {}", base.display()))?
+        .uid();
+    if owner != 0 {
+        bail!(
+            "{} belongs to uid {owner}, not to root: remove it or set SLURM_SERVE_LAB",
+            base.display()
+        );
+    }
+    Ok(())
 }
 
 /// Four characters, a letter first and last: a host list like `ID-n[1-2]` stays unambiguous.
