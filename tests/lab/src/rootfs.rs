@@ -166,7 +166,13 @@ fn follow(title: &str, mut command: Command) -> Result<()> {
     let mut last = VecDeque::new();
     let mut said = Instant::now();
     for line in BufReader::new(reader).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).trim_end().to_owned();
+        let line = line.with_context(|| format!("can't read what {} says", program.display()))?;
+        // Of a progress bar only what it showed last.
+        let line = String::from_utf8_lossy(&line);
+        let line = line.trim_end().rsplit('\r').next().unwrap_or_default().to_owned();
+        if line.is_empty() {
+            continue;
+        }
         if said.elapsed() > Duration::from_secs(5) || line.starts_with("== ") {
             let seconds = start.elapsed().as_secs();
             progress(&format!("  {seconds:3} s  {}", line.trim_start_matches("== ")));

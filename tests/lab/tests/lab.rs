@@ -389,8 +389,8 @@ impl Traces {
             }
         }
         find(Path::new("/sys/fs/cgroup"), &format!("{}-", self.id), &mut left);
-        for base in ["/run/slurm-serve-lab".into(), std::env::temp_dir()] {
-            let folder = PathBuf::from(base).join(&self.id);
+        for base in [PathBuf::from("/run/slurm-serve-lab"), std::env::temp_dir()] {
+            let folder = base.join(&self.id);
             if folder.exists() {
                 left.push(folder.display().to_string());
             }
