@@ -61,7 +61,6 @@ impl EngineCall<'_> {
             ("TRITON_CACHE_DIR", cache("triton")),
             ("TORCHINDUCTOR_CACHE_DIR", cache("inductor")),
             ("FLASHINFER_WORKSPACE_BASE", cache("flashinfer")),
-            ("DG_JIT_CACHE_DIR", cache("deep_gemm")),
             ("VLLM_NO_USAGE_STATS", "1".to_owned()),
             ("VLLM_DO_NOT_TRACK", "1".to_owned()),
         ]
@@ -81,5 +80,70 @@ impl EngineCall<'_> {
             env.insert("VLLM_PORT".into(), internal_port.to_string());
         }
         env
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call<'a>(recipe: &'a Recipe, extra: &'a [String], names: &'a [String]) -> EngineCall<'a> {
+        EngineCall {
+            recipe,
+            extra_args: extra,
+            served_names: names,
+            socket: Path::new("/tmp/s/v.sock"),
+            shutdown_timeout: Duration::from_millis(14_001),
+        }
+    }
+
+    fn owned(words: &[&str]) -> Vec<String> {
+        words.iter().map(|w| (*w).to_owned()).collect()
+    }
+
+    #[test]
+    fn ours_come_last() {
+        let recipe = Recipe::parse_one(
+            "name = 'm'\nsource = '/w/m'\nargs = ['--seed', '1']\n[engine]\nvenv = '/opt/v'\ncommand = ['vllm', 'serve']",
+        )
+        .expect("holds");
+        let (extra, names) = (owned(&["--dtype", "float32"]), owned(&["ada/m", "ada/n"]));
+        assert_eq!(
+            call(&recipe, &extra, &names).argv().join(" "),
+            "/opt/v/bin/vllm serve /w/m --seed 1 --dtype float32 --served-model-name ada/m ada/n --uds /tmp/s/v.sock \
+             --shutdown-timeout 15"
+        );
+    }
+
+    #[test]
+    fn a_module_is_loaded_by_a_shell_that_sees_no_text_of_the_recipe_as_code() {
+        let recipe =
+            Recipe::parse_one("name = 'm'\nsource = 'o/m'\n[engine]\nmodule = 'vllm/0.32'").expect("holds");
+        let argv = call(&recipe, &[], &[]).argv();
+        assert_eq!(
+            argv[..4],
+            [
+                "/bin/bash",
+                "-lc",
+                "module load \"$0\" && exec \"$@\"",
+                "vllm/0.32"
+            ]
+        );
+        assert_eq!(argv[4..7], ["vllm", "serve", "o/m"]);
+    }
+
+    #[test]
+    fn the_recipes_variables_win_but_not_over_the_port_window() {
+        let recipe =
+            Recipe::parse_one("name = 'm'\nsource = 'o/m'\n[env]\nTRITON_CACHE_DIR = '/mine'\nA = 'x=y'")
+                .expect("holds");
+        let env = call(&recipe, &[], &[]).env(18200, 40, Path::new("/tmp/c"));
+        let get = |name: &str| env.get(name).map(String::as_str);
+        assert_eq!(get("VLLM_PORT"), Some("18200"));
+        assert_eq!(get("VLLM_HOST_IP"), Some("127.0.0.1"));
+        assert_eq!(get("VLLM_CACHE_ROOT"), Some("/tmp/c/vllm"));
+        assert_eq!(get("VLLM_RPC_BASE_PATH"), Some("/tmp/s"));
+        assert_eq!((get("TRITON_CACHE_DIR"), get("A")), (Some("/mine"), Some("x=y")));
+        assert!(!env.contains_key("VLLM_API_KEY"));
     }
 }

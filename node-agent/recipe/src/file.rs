@@ -516,7 +516,15 @@ impl Place<'_> {
             }
         } else {
             match span.and_then(|s| self.key_before(s.start)) {
-                Some(key) if message.starts_with("invalid") => format!("{key}: {message}"),
+                Some(key) if message.starts_with("invalid") => {
+                    let message = message.replace("expected i64", "expected a whole number");
+                    let example = if key.ends_with("_timeout") {
+                        "; write \"30m\", \"90s\""
+                    } else {
+                        ""
+                    };
+                    format!("{key}: {message}{example}")
+                }
                 _ => message,
             }
         };

@@ -17,6 +17,8 @@ mod env;
 mod error;
 mod explain;
 mod file;
+#[cfg(test)]
+mod file_tests;
 mod flags;
 mod name;
 mod options;

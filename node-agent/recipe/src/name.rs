@@ -83,3 +83,76 @@ pub fn check_name(name: &str) -> Result<(), OptionError> {
 pub(crate) fn nearest_names<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     nearest(word, names, 3).into_iter().map(str::to_owned).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::RawOptions;
+
+    fn recipe() -> Recipe {
+        Recipe::parse_one("name = 'gpt-oss'\nsource = 'o/m'\naliases = ['oss']").expect("holds")
+    }
+
+    fn options(args: &str, name: &str) -> ServeOptions {
+        let raw = RawOptions {
+            model: "oss".into(),
+            args: args.into(),
+            name: name.into(),
+            ..RawOptions::default()
+        };
+        ServeOptions::check(&raw).expect("holds")
+    }
+
+    #[test]
+    fn bare_is_the_admins_recipe_unchanged_by_somebody_who_may() {
+        let recipe = recipe();
+        for (admin, args, name, may, want) in [
+            (true, "", "", true, "gpt-oss"),
+            (true, "", "", false, "ada/gpt-oss"),
+            (true, "--seed 1", "", true, "ada/gpt-oss"),
+            (true, "", "mine", true, "ada/mine"),
+            (true, "", "gpt-oss", true, "ada/gpt-oss"),
+            (false, "", "", true, "ada/gpt-oss"),
+            (false, "", "", false, "ada/gpt-oss"),
+        ] {
+            let got = public_name(&recipe, admin, &options(args, name), "ada", may);
+            assert_eq!(
+                got, want,
+                "admin {admin}, args {args:?}, name {name:?}, may {may}"
+            );
+        }
+    }
+
+    #[test]
+    fn aliases_follow_the_name() {
+        let recipe = recipe();
+        assert_eq!(public_aliases(&recipe, "gpt-oss", "ada"), ["oss"]);
+        assert_eq!(public_aliases(&recipe, "ada/gpt-oss", "ada"), ["ada/oss"]);
+        assert!(public_aliases(&recipe, "ada/mine", "ada").is_empty());
+        assert!(public_aliases(&recipe, "bob/gpt-oss", "ada").is_empty());
+    }
+
+    #[test]
+    fn names_are_plain() {
+        for fine in ["a", "Qwen3.6-27B", "x_1", "0", &"a".repeat(64)] {
+            assert_eq!(check_name(fine), Ok(()), "{fine}");
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            "-a",
+            "_a",
+            "a/b",
+            "a b",
+            "ä",
+            "a\n",
+            "a\0",
+            "a:b",
+            "a@b",
+            &"a".repeat(65),
+        ] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -290,3 +290,121 @@ fn word<T: Copy>(option: &str, text: &str, words: &[(&str, T)]) -> Result<Option
         all.replace(" or ", " nor ")
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raw(model: &str) -> RawOptions {
+        RawOptions {
+            model: model.into(),
+            ..RawOptions::default()
+        }
+    }
+
+    fn with(kind: OptionKind, text: &str) -> RawOptions {
+        let mut raw = raw("tiny");
+        *raw.get_mut(kind) = text.into();
+        raw
+    }
+
+    #[test]
+    fn what_is_not_given_has_its_default() {
+        let options = ServeOptions::check(&raw("tiny")).expect("holds");
+        assert_eq!(
+            options,
+            ServeOptions {
+                model: "tiny".into(),
+                args: vec![],
+                wait: Wait::Ready,
+                publish: None,
+                name: None,
+                env: EnvMode::OpenAi,
+                on_failure: OnFailure::Keep,
+            }
+        );
+    }
+
+    #[test]
+    fn what_is_given_is_taken() {
+        let options = ServeOptions::check(&RawOptions {
+            model: "Qwen3.6-27b".into(),
+            args: "--max-model-len 5 --chat-template 'a b'".into(),
+            wait: "no".into(),
+            publish: "no".into(),
+            name: "mine".into(),
+            env: "serve-only".into(),
+            on_failure: "cancel".into(),
+        })
+        .expect("holds");
+        assert_eq!(options.args, ["--max-model-len", "5", "--chat-template", "a b"]);
+        assert_eq!((options.wait, options.publish), (Wait::No, Some(false)));
+        assert_eq!(
+            (options.env, options.on_failure),
+            (EnvMode::ServeOnly, OnFailure::Cancel)
+        );
+        assert_eq!(options.name.as_deref(), Some("mine"));
+    }
+
+    #[test]
+    fn bad_text_is_one_short_line_that_names_the_option() {
+        let long = "x".repeat(100_000);
+        for option in OPTION_NAMES {
+            for bad in [
+                "a b",
+                "\"",
+                ";rm -rf /",
+                "a\nb",
+                "a\0b",
+                "\u{1b}[2J",
+                "../x",
+                "ä",
+                "--port 1",
+                long.as_str(),
+            ] {
+                let line = match ServeOptions::check(&with(option.kind, bad)) {
+                    Ok(_) => panic!("--{} took {bad:?}", option.name),
+                    Err(e) => e.to_string(),
+                };
+                assert!(line.starts_with(&format!("--{}", option.name)), "{line}");
+                assert!(line.len() < 300 && !line.chars().any(breaks_line), "{line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_word_is_answered_with_the_right_ones() {
+        let line = |kind, text| {
+            ServeOptions::check(&with(kind, text))
+                .expect_err("refused")
+                .to_string()
+        };
+        assert_eq!(
+            line(OptionKind::Wait, "redy"),
+            "--serve-wait=\"redy\" is neither ready nor no (did you mean ready?)"
+        );
+        assert_eq!(
+            line(OptionKind::Publish, "1"),
+            "--serve-publish=\"1\" is neither yes nor no"
+        );
+        assert_eq!(
+            line(OptionKind::Args, "--port=5"),
+            "--serve-args: --port is set by slurm-serve; leave it out"
+        );
+    }
+
+    #[test]
+    fn options_without_a_model_say_so() {
+        let lone = RawOptions {
+            wait: "no".into(),
+            ..RawOptions::default()
+        };
+        let line = ServeOptions::check(&lone).expect_err("refused").to_string();
+        assert_eq!(
+            line,
+            "--serve-wait is given without --serve-model; name a model too"
+        );
+        assert!(ServeOptions::check(&RawOptions::default()).is_err());
+        assert!(RawOptions::default().is_empty() && !lone.is_empty());
+    }
+}

@@ -151,3 +151,143 @@ fn read(path: &Path) -> Result<String, RecipeError> {
     }
     Ok(text)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a folder");
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).expect("a file");
+        }
+        dir
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_empty() {
+        let (set, errors) = RecipeSet::load(Path::new("/nowhere/at/all"));
+        assert_eq!((set.iter().count(), errors.len()), (0, 0));
+    }
+
+    #[test]
+    fn recipes_are_found_by_name_and_alias_whatever_else_is_broken() {
+        let dir = folder(&[
+            (
+                "gpt-oss-120b.toml",
+                "source = 'openai/gpt-oss-120b'\naliases = ['gpt-oss']",
+            ),
+            (
+                "many.toml",
+                "[models.a]\nsource = 'o/a'\n[models.b]\nsource = 'o/b'",
+            ),
+            ("broken.toml", "sorce = 'o/x'"),
+            ("notes.txt", "not a recipe"),
+            (".hidden.toml", "not a recipe"),
+        ]);
+        let (set, errors) = RecipeSet::load(dir.path());
+        let names: Vec<_> = set.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "gpt-oss-120b"]);
+        assert_eq!(set.get("gpt-oss").map(|r| r.name.as_str()), Some("gpt-oss-120b"));
+        assert_eq!(
+            set.origin("gpt-oss"),
+            Some(dir.path().join("gpt-oss-120b.toml").as_path())
+        );
+        assert!(set.get("x").is_none());
+        let lines: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        let broken = dir.path().join("broken.toml");
+        assert_eq!(
+            lines,
+            [format!(
+                "{}:1: unknown key \"sorce\"; did you mean source?",
+                broken.display()
+            )]
+        );
+    }
+
+    #[test]
+    fn a_name_taken_twice_names_both_files() {
+        let dir = folder(&[
+            ("1.toml", "name = 'a'\nsource = 'o/a'\naliases = ['x']"),
+            ("2.toml", "[models.b]\nsource = 'o/b'\n[models.x]\nsource = 'o/x'"),
+            ("3.toml", "name = 'c'\nsource = 'o/c'\naliases = ['a']"),
+        ]);
+        let (set, errors) = RecipeSet::load(dir.path());
+        assert_eq!(
+            set.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(),
+            ["a", "b"]
+        );
+        let at = |file: &str| dir.path().join(file).display().to_string();
+        assert_eq!(
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            [
+                format!(
+                    "{}:3: x is already a name of a in {}; rename one of them",
+                    at("2.toml"),
+                    at("1.toml")
+                ),
+                format!(
+                    "{}:1: a is already a name of a in {}; rename one of them",
+                    at("3.toml"),
+                    at("1.toml")
+                ),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_no_readable_file_is_an_error_and_no_wait() {
+        let dir = folder(&[("long.toml", &"#".repeat(MAX_RECIPE_BYTES + 1))]);
+        fs::create_dir(dir.path().join("folder.toml")).expect("a folder");
+        fs::write(dir.path().join("latin.toml"), b"source = 'a/b' # \xe9").expect("a file");
+        std::os::unix::fs::symlink("nowhere", dir.path().join("link.toml")).expect("a link");
+        let fifo = dir.path().join("fifo.toml");
+        let made = std::process::Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .expect("mkfifo");
+        assert!(made.success());
+        let (set, errors) = RecipeSet::load(dir.path());
+        assert_eq!((set.iter().count(), errors.len()), (0, 5), "{errors:?}");
+        assert!(
+            errors
+                .iter()
+                .any(|e| e.to_string().ends_with("fifo.toml: is no regular file"))
+        );
+    }
+
+    #[test]
+    fn the_nearest_names_come_best_first() {
+        let dir = folder(&[(
+            "m.toml",
+            "[models.gpt-oss-120b]\nsource = 'o/a'\n[models.gpt-oss-20b]\nsource = 'o/b'\n\
+             [models.llama]\nsource = 'o/c'\naliases = ['meta']",
+        )]);
+        let (set, _) = RecipeSet::load(dir.path());
+        assert_eq!(set.nearest("gpt-oss-120"), ["gpt-oss-120b", "gpt-oss-20b"]);
+        assert_eq!(
+            set.nearest("GPT-OSS-20B").first().map(String::as_str),
+            Some("gpt-oss-20b")
+        );
+        assert!(set.nearest("zzz").is_empty());
+    }
+
+    #[test]
+    fn the_recipes_we_ship_hold() {
+        let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../slurm-conf/models.d");
+        let (set, errors) = RecipeSet::load(&shipped);
+        assert_eq!(errors, []);
+        let names: Vec<_> = set.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, ["gpt-oss-120b", "qwen3-coder-30b", "qwen3.6-27b"]);
+        for recipe in set.iter() {
+            assert_eq!(recipe.gpus, 1, "{}", recipe.name);
+            assert!(
+                recipe.gpu_memory_gib.is_some_and(|gib| gib <= 94.0),
+                "{}",
+                recipe.name
+            );
+            assert!(!recipe.description.is_empty(), "{}", recipe.name);
+            assert_eq!(Recipe::parse_one(&recipe.to_toml()).as_ref(), Ok(recipe));
+        }
+    }
+}
