@@ -1,8 +1,9 @@
 //! The environment of a job that has a model: what is set, what is kept, what is said about it.
 
 use slurm_serve_proto::v1::Model;
+use slurm_serve_recipe::{OPTION_NAMES, pattern_matches};
 
-use crate::options;
+use crate::options::inherited_name;
 
 /// What becomes of the job's environment.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -14,11 +15,8 @@ pub struct Changes {
 }
 
 /// The variables that would make steps and nested jobs ask for a model of their own.
-pub fn inherited_options() -> Vec<String> {
-    options::ALL
-        .iter()
-        .map(|option| options::inherited_name(option.name))
-        .collect()
+pub fn inherited_options() -> [String; OPTION_NAMES.len()] {
+    OPTION_NAMES.map(|option| inherited_name(option.name))
 }
 
 /// What the endpoint of `model` does to an environment. `openai` is false with `--serve-env=serve-only`; `var` reads the environment
@@ -90,15 +88,10 @@ fn with_host(list: &str, host: &str) -> String {
 /// What of the job's environment the recipe asked for: `wanted` are names, a trailing `*` makes one a prefix. The options'
 /// own variables never go along.
 pub fn pick(environment: &[(String, String)], wanted: &[String]) -> Vec<(String, String)> {
-    let is_wanted = |name: &str| {
-        wanted.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(prefix) => name.starts_with(prefix),
-            None => name == pattern,
-        })
-    };
     environment
         .iter()
-        .filter(|(name, _)| is_wanted(name) && !name.starts_with("SLURM_SPANK_"))
+        .filter(|(name, _)| wanted.iter().any(|pattern| pattern_matches(pattern, name)))
+        .filter(|(name, _)| !name.starts_with("SLURM_SPANK_"))
         .cloned()
         .collect()
 }
@@ -223,7 +216,7 @@ mod tests {
         };
         assert_eq!(names(&["HF_*"]), ["HF_TOKEN", "HF_HOME"]);
         assert_eq!(names(&["HOME", "HF_TOK"]), ["HOME"]);
-        assert_eq!(names(&["*"]), ["HF_TOKEN", "HF_HOME", "HOME"]);
+        assert!(names(&["SLURM_SPANK_*"]).is_empty());
         assert!(names(&[]).is_empty());
     }
 }

@@ -1,68 +1,15 @@
 //! The plugin's options and the names under which Slurm carries them in the environment.
 //!
-//! Every option takes an argument: argument-less ones are broken in some releases.
+//! Which options there are, and what may stand behind them, is the recipe crate's to say: the agent judges them again.
 
 use slurm_serve_proto::v1::ServeOptions;
+use slurm_serve_recipe::{OPTION_NAMES, RawOptions};
 
 /// The plugin's name for SPANK; part of the variables' names below.
 pub const PLUGIN: &str = "serve";
 
 /// The option that makes a job a tagged one.
 pub const MODEL: &str = "serve-model";
-
-/// One option as `--help` shows it.
-#[derive(Debug, Clone, Copy)]
-pub struct OptionHelp {
-    /// Without the leading dashes.
-    pub name: &'static str,
-    /// What stands after the `=`.
-    pub argument: &'static str,
-    /// One line.
-    pub usage: &'static str,
-}
-
-const fn help(name: &'static str, argument: &'static str, usage: &'static str) -> OptionHelp {
-    OptionHelp {
-        name,
-        argument,
-        usage,
-    }
-}
-
-/// All options, in the order of `--help`.
-pub const ALL: [OptionHelp; 7] = [
-    help(
-        MODEL,
-        "NAME",
-        "serve this model beside the job, from its start to its end",
-    ),
-    help(
-        "serve-args",
-        "ARGS",
-        "more arguments for the engine, quoted as in a shell",
-    ),
-    help(
-        "serve-wait",
-        "ready|no",
-        "start the script once the model is ready (default), or at once",
-    ),
-    help(
-        "serve-publish",
-        "yes|no",
-        "whether the model is listed for others",
-    ),
-    help("serve-name", "NAME", "publish it as USER/NAME"),
-    help(
-        "serve-env",
-        "openai|serve-only",
-        "set OPENAI_* and SERVE_* for the job (default), or SERVE_* alone",
-    ),
-    help(
-        "serve-on-failure",
-        "keep|cancel",
-        "what becomes of the job when its model is lost (default: keep)",
-    ),
-];
 
 /// The variable by which steps and nested jobs inherit an option: `SLURM_SPANK__SLURM_SPANK_OPTION_serve_serve_model`.
 ///
@@ -77,16 +24,24 @@ pub fn inherited_name(option: &str) -> String {
 }
 
 /// All options as `get` knows them; what is not given is empty. Nothing is checked here.
-pub fn gather(get: impl Fn(&str) -> Option<String>) -> ServeOptions {
-    let value = |name: &str| get(name).unwrap_or_default();
+pub fn gather(get: impl Fn(&str) -> Option<String>) -> RawOptions {
+    let mut given = RawOptions::default();
+    for option in OPTION_NAMES {
+        *given.get_mut(option.kind) = get(option.name).unwrap_or_default();
+    }
+    given
+}
+
+/// The options as the agent takes them.
+pub fn for_agent(given: RawOptions) -> ServeOptions {
     ServeOptions {
-        model: value(MODEL),
-        args: value("serve-args"),
-        wait: value("serve-wait"),
-        publish: value("serve-publish"),
-        name: value("serve-name"),
-        env: value("serve-env"),
-        on_failure: value("serve-on-failure"),
+        model: given.model,
+        args: given.args,
+        wait: given.wait,
+        publish: given.publish,
+        name: given.name,
+        env: given.env,
+        on_failure: given.on_failure,
     }
 }
 
@@ -108,7 +63,7 @@ mod tests {
 
     #[test]
     fn every_option_reaches_its_field() {
-        let options = gather(|name| Some(name.to_owned()));
+        let options = for_agent(gather(|name| Some(name.to_owned())));
         let fields = [
             options.model,
             options.args,
@@ -118,6 +73,9 @@ mod tests {
             options.env,
             options.on_failure,
         ];
-        assert_eq!(fields.map(String::from), ALL.map(|option| option.name.to_owned()));
+        assert_eq!(
+            fields.map(String::from),
+            OPTION_NAMES.map(|option| option.name.to_owned())
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use slurm_serve_proto::v1::ServeOptions;
+use slurm_serve_recipe::{OPTION_NAMES, RawOptions};
 use slurm_spank::{Context, Plugin, SPANK_PLUGIN, SpankHandle, SpankOption};
 use slurm_spank::{spank_log_error, spank_log_user, spank_log_verbose};
 
@@ -45,9 +45,9 @@ unsafe impl Plugin for ServePlugin {
                 return;
             }
             // Never a static table: sbatch does not read it, and getopt in the prolog is broken by it.
-            for option in options::ALL {
+            for option in OPTION_NAMES {
                 let wanted = SpankOption::new(option.name)
-                    .takes_value(option.argument)
+                    .takes_value(option.arginfo)
                     .usage(option.usage);
                 if let Err(error) = spank.register_option(wanted) {
                     spank_log_error!("serve: --{} is not available: {error}", option.name);
@@ -79,7 +79,7 @@ unsafe impl Plugin for ServePlugin {
 
     fn job_prolog(&mut self, spank: &mut SpankHandle) -> Hook {
         guard::caught(|| {
-            let options = given(spank);
+            let options = options::for_agent(given(spank));
             let ids = job_script::JobIds {
                 job_id: spank.job_id().unwrap_or(0),
                 uid: spank.job_uid().unwrap_or(u32::MAX),
@@ -95,7 +95,7 @@ unsafe impl Plugin for ServePlugin {
 
     fn job_epilog(&mut self, spank: &mut SpankHandle) -> Hook {
         guard::caught(|| {
-            let options = given(spank);
+            let options = options::for_agent(given(spank));
             let job_id = spank.job_id().unwrap_or(0);
             let told = job_script::ended(&agent(spank), job_id, &options);
             report("the end", job_id, !options.model.is_empty(), told);
@@ -149,7 +149,7 @@ unsafe impl Plugin for ServePlugin {
 }
 
 /// The options as this context knows them, as text that the user controls.
-fn given(spank: &SpankHandle) -> ServeOptions {
+fn given(spank: &SpankHandle) -> RawOptions {
     options::gather(|name| {
         spank
             .get_option_value_lossy(name)

@@ -3,8 +3,7 @@
 //! A wrong request ends the command with a clear line before anything is queued. What this machine cannot know (no recipes
 //! here, for instance) is left to the node, and said.
 
-use slurm_serve_proto::v1;
-use slurm_serve_recipe::{RawOptions, ServeOptions};
+use slurm_serve_recipe::{OPTION_NAMES, RawOptions, ServeOptions};
 
 use crate::options::{self, inherited_name};
 use crate::progress::one_line;
@@ -36,18 +35,18 @@ fn refuse(line: String) -> Verdict {
 /// Judges the options given to `command`; `var` reads its environment.
 pub fn check(
     command: Command,
-    given: &v1::ServeOptions,
+    given: &RawOptions,
     settings: &Settings,
     var: impl Fn(&str) -> Option<String>,
 ) -> Verdict {
     let var = |name: &str| var(name).filter(|value| !value.is_empty());
-    if *given == v1::ServeOptions::default() {
+    if given.is_empty() {
         return Verdict::Pass(vec![]);
     }
     if given.model.is_empty() {
         return without_model(given, var);
     }
-    if let Err(error) = ServeOptions::check(&raw(given)) {
+    if let Err(error) = ServeOptions::check(given) {
         return refuse(format!("serve: {error}"));
     }
     let job = var("SLURM_JOB_ID");
@@ -69,22 +68,8 @@ pub fn check(
     }
 }
 
-/// The options as the recipe crate judges them.
-pub fn raw(given: &v1::ServeOptions) -> RawOptions {
-    let given = given.clone();
-    RawOptions {
-        model: given.model,
-        args: given.args,
-        wait: given.wait,
-        publish: given.publish,
-        name: given.name,
-        env: given.env,
-        on_failure: given.on_failure,
-    }
-}
-
 /// Other options without a model: as a default in the environment they mean nothing; given by hand they are a mistake.
-fn without_model(given: &v1::ServeOptions, var: impl Fn(&str) -> Option<String>) -> Verdict {
+fn without_model(given: &RawOptions, var: impl Fn(&str) -> Option<String>) -> Verdict {
     let by_hand = given_options(given)
         .into_iter()
         .find(|(name, value)| var(&inherited_name(name)).as_deref() != Some(*value));
@@ -98,25 +83,15 @@ fn without_model(given: &v1::ServeOptions, var: impl Fn(&str) -> Option<String>)
 }
 
 /// The options that were given, with their values.
-fn given_options(given: &v1::ServeOptions) -> Vec<(&'static str, &str)> {
-    let values = [
-        &given.model,
-        &given.args,
-        &given.wait,
-        &given.publish,
-        &given.name,
-        &given.env,
-        &given.on_failure,
-    ];
-    let names = options::ALL.iter().map(|option| option.name);
-    names
-        .zip(values.map(String::as_str))
-        .filter(|(_, value)| !value.is_empty())
-        .collect()
+fn given_options(given: &RawOptions) -> Vec<(&'static str, &str)> {
+    let all = OPTION_NAMES
+        .iter()
+        .map(|option| (option.name, given.get(option.kind)));
+    all.filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// A step gets the endpoint of its job, or is refused: one job, one server.
-fn step(given: &v1::ServeOptions, job: &str, var: impl Fn(&str) -> Option<String>) -> Verdict {
+fn step(given: &RawOptions, job: &str, var: impl Fn(&str) -> Option<String>) -> Verdict {
     let asked = given.model.as_str();
     let inherited = var(&inherited_name(options::MODEL));
     let served = var("SERVE_MODEL");

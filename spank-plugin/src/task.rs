@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 use slurm_serve_proto::v1::hooks_client::HooksClient;
 use slurm_serve_proto::v1::jobs_client::JobsClient;
 use slurm_serve_proto::v1::{
-    self, AwaitModelRequest, AwaitModelResponse, LaunchModelRequest, Model, ModelState, OpenModelRequest,
+    AwaitModelRequest, AwaitModelResponse, LaunchModelRequest, Model, ModelState, OpenModelRequest,
     OpenModelResponse,
 };
-use slurm_serve_recipe::{EnvMode, Recipe, ServeOptions};
+use slurm_serve_recipe::{EnvMode, MAX_RECIPE_BYTES, RawOptions, Recipe, ServeOptions};
 use tonic::Code;
 
 use crate::environment;
+use crate::options::for_agent;
 use crate::progress::{Progress, ending_lines, one_line};
 use crate::rpc::{Agent, CallError};
 use crate::settings::Settings;
-use crate::submit::raw;
-use crate::user_recipes::{LONGEST, Readable};
+use crate::user_recipes::Readable;
 
 /// How long one short call may take before the agent counts as not answering.
 const CALL: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub struct Asker {
     /// Slurm's step id; the batch step has a number of its own.
     pub step_id: u32,
     /// The options as this step sees them, unchecked.
-    pub options: v1::ServeOptions,
+    pub options: RawOptions,
     /// Rank 0 of its step: shows progress.
     pub leads: bool,
 }
@@ -77,8 +77,8 @@ impl From<String> for Failure {
 
 /// Gets the job its model, and the environment to use it. Returns when the user's program may start.
 pub fn prepare(job: &mut dyn Job, asker: &Asker, settings: &Settings) -> Result<(), Failure> {
-    let options = ServeOptions::check(&raw(&asker.options))
-        .map_err(|error| Failure::from(format!("serve: {error}")))?;
+    let options =
+        ServeOptions::check(&asker.options).map_err(|error| Failure::from(format!("serve: {error}")))?;
     let model = Waiter::new(job, asker, settings).run()?;
     for name in environment::inherited_options() {
         job.unset(&name);
@@ -167,7 +167,7 @@ impl<'a> Waiter<'a> {
             job_id: self.asker.job_id,
             step_id: self.asker.step_id,
             restart_count: self.restart_count(),
-            options: Some(self.asker.options.clone()),
+            options: Some(for_agent(self.asker.options.clone())),
             has_user_recipe,
         };
         self.agent.call(CALL, async |channel| {
@@ -185,11 +185,11 @@ impl<'a> Waiter<'a> {
             Some(recipe) => (recipe.pass_env.as_slice(), recipe.to_toml()),
             None => (opened.wanted_env.as_slice(), String::new()),
         };
-        if user_recipe.len() > LONGEST {
+        if user_recipe.len() > MAX_RECIPE_BYTES {
             return Err(Failure::from(format!(
                 "serve: your recipe {} is longer than {} KiB: shorten it",
                 self.asker.options.model,
-                LONGEST / 1024
+                MAX_RECIPE_BYTES / 1024
             )));
         }
         let env = environment::pick(&self.job.vars(), wanted);
@@ -209,7 +209,7 @@ impl<'a> Waiter<'a> {
         let request = LaunchModelRequest {
             job_id: self.asker.job_id,
             restart_count: self.restart_count(),
-            options: Some(self.asker.options.clone()),
+            options: Some(for_agent(self.asker.options.clone())),
             env: env.into_iter().collect(),
             user_recipe,
         };

@@ -4,9 +4,6 @@ use std::path::{Path, PathBuf};
 
 use slurm_serve_recipe::{Recipe, RecipeError, RecipeSet};
 
-/// What a recipe handed to the agent may weigh, as TOML.
-pub const LONGEST: usize = 64 * 1024;
-
 /// The admin's recipes and the user's, as far as this user can read them on this machine.
 pub struct Readable {
     /// The admin's.
@@ -26,7 +23,7 @@ impl Readable {
         let (admin, mut broken) = RecipeSet::load(admin_folder);
         let (user, broken_too) = match folder(home) {
             Some(folder) => RecipeSet::load(&folder),
-            None => RecipeSet::load(Path::new("/nonexistent")),
+            None => (RecipeSet::default(), Vec::new()),
         };
         broken.extend(broken_too);
         Self {

@@ -122,8 +122,17 @@ fn headers() -> PathBuf {
 
 /// slurm-spank's bindings, as they were built into the plugin.
 fn bundled() -> Bindings {
+    // Only what was fetched for this platform can be resolved without a network.
+    let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--offline", "--manifest-path"])
+        .args([
+            "metadata",
+            "--format-version=1",
+            "--offline",
+            "--filter-platform",
+            &platform,
+            "--manifest-path",
+        ])
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
         .output()
         .expect("cargo runs");

@@ -10,7 +10,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use agent::Books;
-use slurm_serve_proto::v1::{ModelState, ServeOptions};
+use slurm_serve_proto::v1::ModelState;
+use slurm_serve_recipe::RawOptions;
 use spank_serve::settings::Settings;
 use spank_serve::task::{Asker, Failure, Job, prepare};
 use tonic::Status;
@@ -94,9 +95,9 @@ impl Stage {
         let asker = Asker {
             job_id: 7,
             step_id: 0xffff_fffb,
-            options: ServeOptions {
+            options: RawOptions {
                 model: "tiny".into(),
-                ..ServeOptions::default()
+                ..RawOptions::default()
             },
             leads: true,
         };
