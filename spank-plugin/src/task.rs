@@ -170,7 +170,9 @@ impl<'a> Waiter<'a> {
             options: Some(for_agent(self.asker.options.clone())),
             has_user_recipe,
         };
-        self.agent.call(CALL, async |channel| {
+        // A hung agent is tried at least once, and not for longer than it is waited for.
+        let deadline = CALL.min(self.settings.agent_wait.max(LOOK_EVERY));
+        self.agent.call(deadline, async |channel| {
             HooksClient::new(channel).open_model(request).await
         })
     }
