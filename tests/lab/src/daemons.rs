@@ -6,7 +6,6 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
 use crate::node::Node;
-use crate::process::ProcessId;
 use crate::wait::wait_for;
 
 const SLURMCTLD_LOG: &str = "/var/log/slurm/slurmctld.log";
@@ -84,18 +83,16 @@ fn all_up(text: &str, count: usize) -> bool {
 
 /// Stops slurmd (its jobs go on) and starts it again.
 pub(crate) fn restart_slurmd(node: &Node) -> Result<()> {
-    let mut found = None;
-    for pid in node.processes()? {
-        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        if comm.trim_end() == "slurmd" {
-            found = ProcessId::of(pid).ok();
-        }
-    }
-    if let Some(running) = found {
-        running.signal(Signal::SIGTERM)?;
-        running
-            .wait_gone(Duration::from_secs(20))
-            .with_context(|| format!("slurmd on {}", node.name()))?;
+    let processes = node.processes()?;
+    // Its children, about to become a slurmstepd, bear its name for a moment: the oldest is the daemon.
+    let daemon = processes
+        .iter()
+        .filter(|running| running.name == "slurmd")
+        .min_by_key(|running| running.process.started);
+    if let Some(daemon) = daemon {
+        daemon.process.signal(Signal::SIGTERM)?;
+        let gone = daemon.process.wait_gone(Duration::from_secs(20));
+        gone.with_context(|| format!("slurmd on {}", node.name()))?;
     }
     slurmd(node)?;
     let address = format!("{}:6818", node.address());

@@ -16,7 +16,9 @@ use crate::cache::{progress, remove};
 use crate::cgroup;
 use crate::lab::END;
 use crate::process::ProcessId;
+use crate::running;
 use crate::state::{LabState, base, folder, labs};
+use crate::wait::wait_for;
 
 /// The variable in each first process that holds its lab's state folder.
 pub(crate) const MARK: &str = "SLURM_SERVE_LAB_FOLDER";
@@ -40,16 +42,32 @@ pub(crate) fn down_with(id: &str, reap: impl FnOnce()) -> Result<()> {
     }
     reap();
     for init in inits {
-        init.wait_gone(END).with_context(|| {
-            let pid = init.pid;
-            format!("lab {id}: is a program still running that started commands in it, and holds {pid}?")
-        })?;
+        gone(init).with_context(|| format!("lab {id}"))?;
     }
     cgroup::remove(id)?;
     remove(&folder)?;
     // The base folder too, with the last lab. Another lab in it is no error.
     let _ = fs::remove_dir(base());
     Ok(())
+}
+
+/// Waits until a node whose first process was killed is gone.
+///
+/// A process that was started in it from outside stays in the process table until its parent, or the machine's init,
+/// takes notice of its end; it holds nothing any more, and isn't waited for.
+fn gone(init: ProcessId) -> Result<()> {
+    wait_for(
+        END,
+        &format!("the end of all processes around {}", init.pid),
+        || {
+            if !init.is_alive() {
+                return Ok(Some(()));
+            }
+            // An error means that it went between the two looks: the next one sees that.
+            let others = running::with(init).unwrap_or_default();
+            Ok((!others.is_empty() && others.iter().all(|running| running.state == 'Z')).then_some(()))
+        },
+    )
 }
 
 /// Takes down every lab that isn't to be kept and whose starter is gone.

@@ -15,6 +15,7 @@ use crate::command::NodeCommand;
 use crate::daemons;
 use crate::network;
 use crate::process::{Join, ProcessId};
+use crate::running::{self, Running};
 use crate::snapshot::Snapshot;
 use crate::state::{NodeState, Role};
 use crate::wait::wait_for;
@@ -172,30 +173,16 @@ impl Node {
         }
     }
 
-    /// Processes on it but the first, as the machine numbers them.
-    pub(crate) fn processes(&self) -> Result<Vec<i32>> {
-        let space = fs::read_link(format!("/proc/{}/ns/pid", self.inner.init.pid))
-            .with_context(|| format!("{} is gone", self.name()))?;
-        let mut found = Vec::new();
-        for entry in fs::read_dir("/proc").context("can't read /proc")? {
-            let Ok(pid) = entry?.file_name().to_string_lossy().parse::<i32>() else {
-                continue;
-            };
-            let same = fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == space);
-            if same && pid != self.inner.init.pid {
-                found.push(pid);
-            }
-        }
-        Ok(found)
+    /// What runs on it, without its first process.
+    pub fn processes(&self) -> Result<Vec<Running>> {
+        running::with(self.inner.init).with_context(|| format!("can't look at {}", self.name()))
     }
 
     fn signal_all(&self, signal: Signal) -> Result<()> {
         // Twice: one may have forked between the listing and its signal.
         for _ in 0..2 {
-            for pid in self.processes()? {
-                if let Ok(process) = ProcessId::of(pid) {
-                    process.signal(signal)?;
-                }
+            for running in self.processes()? {
+                running.process.signal(signal)?;
             }
         }
         Ok(())

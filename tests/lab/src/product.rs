@@ -16,6 +16,9 @@ pub struct Product {
 /// Where the plugin lies in a node.
 pub(crate) const PLUGIN: &str = "/usr/lib/slurm-serve/spank_serve.so";
 
+/// What an admin would install.
+const SNIPPET: &str = include_str!("../../../slurm-conf/plugstack.conf.d/serve.conf");
+
 impl Product {
     /// What cargo built: `$SLURM_SERVE_BUILT`, else the folder that the running program was built into.
     pub fn locate() -> Result<Self> {
@@ -64,7 +67,7 @@ impl LabSpec {
             .file(
                 On::ComputeAndLogin,
                 "/etc/slurm/plugstack.conf.d/serve.conf",
-                format!("optional {PLUGIN}\n"),
+                SNIPPET,
                 0o644,
             );
         Ok(spec.prepare(|node| {

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::cgroup;
 use crate::node::Node;
+use crate::running::Running;
 
 /// Folders where things are left behind.
 const FOLDERS: [&str; 5] = [
@@ -41,14 +42,14 @@ impl Snapshot {
     pub(crate) fn of(node: &Node) -> Result<Self> {
         let mut lines = node
             .inside(|| -> Result<Vec<String>> {
-                let mut lines = processes()?;
-                lines.extend(listeners()?);
+                let mut lines = listeners()?;
                 for folder in FOLDERS {
                     files(Path::new(folder), &mut lines);
                 }
                 Ok(lines)
             })?
             .with_context(|| format!("can't look at {}", node.name()))?;
+        lines.extend(node.processes()?.iter().map(process_line));
         // Slurm keeps a user's own (empty) folder for the next job of that user.
         let folders = cgroup::folders(node.name()).into_iter().filter(|path| {
             path.rsplit('/')
@@ -123,45 +124,12 @@ fn surplus(these: &BTreeMap<String, usize>, those: &BTreeMap<String, usize>) -> 
     more.collect()
 }
 
-/// Every process that the node's /proc shows.
-fn processes() -> Result<Vec<String>> {
-    let mut lines = Vec::new();
-    for entry in fs::read_dir("/proc").context("can't read /proc")? {
-        let path = entry?.path();
-        let number = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(|name| name.parse::<i32>().ok());
-        if number.is_none() {
-            continue;
-        }
-        // A process may end while we look: then it isn't there.
-        let Ok(status) = fs::read_to_string(path.join("status")) else {
-            continue;
-        };
-        let Ok(command) = fs::read(path.join("cmdline")) else {
-            continue;
-        };
-        let field = |name: &str| {
-            let value = status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .unwrap_or("");
-            value.split_ascii_whitespace().next().unwrap_or("?").to_owned()
-        };
-        let words: Vec<_> = command
-            .split(|byte| *byte == 0)
-            .map(String::from_utf8_lossy)
-            .collect();
-        let command = words.join(" ");
-        let command = command.trim();
-        let shown: String = match command {
-            "" => format!("({}, {})", field("Name:"), field("State:")),
-            _ => command.chars().take(200).collect(),
-        };
-        lines.push(format!("process  uid {} {shown}", field("Uid:")));
-    }
-    Ok(lines)
+fn process_line(running: &Running) -> String {
+    let shown: String = match running.command.as_str() {
+        "" => format!("({}, {})", running.name, running.state),
+        command => command.chars().take(200).collect(),
+    };
+    format!("process  uid {} {shown}", running.uid)
 }
 
 /// Listening sockets of the node's network namespace.
