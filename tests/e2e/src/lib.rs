@@ -3,6 +3,7 @@
 mod job;
 mod settings;
 mod site;
+pub mod tour;
 
 pub use job::Job;
 pub use site::{Engine, Options, Site};

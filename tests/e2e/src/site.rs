@@ -198,6 +198,40 @@ impl Site {
         ])
     }
 
+    /// Ends every job and waits until Slurm knows of none.
+    pub fn cancel_all(&self) -> Result<()> {
+        let controller = self.lab.controller();
+        controller
+            .command("root", ["scancel", "--quiet", "--state=RUNNING"])
+            .output()?;
+        controller
+            .command("root", ["scancel", "--quiet", "--state=PENDING"])
+            .output()?;
+        wait_for(Duration::from_secs(60), "all jobs to end", || {
+            Ok(controller
+                .command("root", ["squeue", "-h"])
+                .run()?
+                .trim()
+                .is_empty()
+                .then_some(()))
+        })
+    }
+
+    /// Slurm's word on a node: `idle`, `drained`, …
+    pub fn node_state(&self, node: &Node) -> Result<String> {
+        let state = self
+            .lab
+            .controller()
+            .command("root", ["sinfo", "-h", "-n", node.name(), "-o", "%T"])
+            .run()?;
+        Ok(state.trim().to_owned())
+    }
+
+    /// Takes the lab down, and says what went wrong with that.
+    pub fn down(self) -> Result<()> {
+        self.lab.down()
+    }
+
     /// sbatch as a user, from the login node; the script's lines follow the shebang.
     pub fn sbatch(&self, user: &str, arguments: &[&str], script: &str) -> Result<Job<'_>> {
         let login = self.lab.login();
