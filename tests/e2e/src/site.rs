@@ -258,11 +258,7 @@ fn recipes(engine: Engine) -> Vec<(String, String)> {
     let mut recipes = vec![
         stub("stub", &[], "aliases = [\"stub-alias\"]"),
         stub("slow", &[("STUB_TOKEN_MS", "100"), ("STUB_TOKENS", "20")], ""),
-        stub(
-            "loading",
-            &[("STUB_LOAD_MS", "600000")],
-            "ready_timeout = \"10m\"",
-        ),
+        stub("loading", &[("STUB_LOAD_MS", "600000")], ""),
         stub("late", &[("STUB_LOAD_MS", "1500")], ""),
         stub("dies", &[("STUB_FAIL", "engine-init")], ""),
         stub("nobody", &[], "publish = \"nobody\""),
