@@ -16,15 +16,19 @@ mod command;
 mod env;
 mod error;
 mod explain;
+#[cfg(test)]
+mod explain_tests;
 mod file;
 #[cfg(test)]
 mod file_tests;
 mod flags;
+mod logline;
 mod name;
 mod options;
 mod progress;
 mod recipe;
 mod set;
+mod signs;
 mod version;
 
 pub use args::{check_args, split};
