@@ -102,10 +102,15 @@ impl Watchers {
                 }
             };
             let now = Now::read();
-            self.gateway.registry.write().add_node(node, address, now);
+            self.gateway.registry.write().add_node(node, now);
             // An agent that has just started may wait that long for its runners before it says anything.
             let patience = self.config.agent.recover_timeout + Duration::from_secs(5);
-            let task = watch::watch(self.gateway.clone(), node.clone(), channel, patience);
+            let named = watch::Agent {
+                node: node.clone(),
+                address: address.clone(),
+                channel,
+            };
+            let task = watch::watch(self.gateway.clone(), named, patience);
             self.running
                 .insert(node.clone(), (address.clone(), tokio::spawn(task)));
         }

@@ -7,13 +7,14 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use slurm_serve_proto::v1::{Cause, ModelState};
+use slurm_serve_proto::v1::ModelState;
 
 use super::Gateway;
 use super::errors::ApiError;
 use super::registry::{Link, Now, Registry};
 use super::replica::Replica;
 use super::router;
+use crate::listing::{AgentState, ListedAgent, ListedEnding, ListedModel, Listing, state_word};
 
 /// OpenAI's list.
 #[derive(Debug, Serialize)]
@@ -32,7 +33,7 @@ struct Entry {
     /// The owners of all replicas: each could read the prompts that it is sent.
     owned_by: String,
     /// `ready`, else the most hopeful state that a replica is in.
-    state: &'static str,
+    state: String,
     aliases: Vec<String>,
     /// Of the first replica.
     node: String,
@@ -130,7 +131,7 @@ fn entry(replicas: &[Arc<Replica>]) -> Option<Entry> {
         object: "model",
         created: first.model.state_since_ms / 1000,
         owned_by: unique(best.iter().map(|replica| &replica.model.owner).collect()).join(", "),
-        state: state_name(first.state()),
+        state: state_word(first.state()),
         aliases: unique(
             best.iter()
                 .flat_map(|replica| &replica.model.aliases)
@@ -157,133 +158,41 @@ fn hope(state: ModelState) -> u8 {
     }
 }
 
-/// `ready` for `MODEL_STATE_READY`.
-pub fn state_name(state: ModelState) -> &'static str {
-    match state {
-        ModelState::Unspecified => "unknown",
-        ModelState::Requested => "requested",
-        ModelState::Launching => "launching",
-        ModelState::Loading => "loading",
-        ModelState::Ready => "ready",
-        ModelState::Draining => "draining",
-        ModelState::Ended => "ended",
-        ModelState::Failed => "failed",
-    }
-}
-
-/// Everything, for `sserve list`.
-#[derive(Debug, Serialize)]
-struct Everything {
-    models: Vec<Row>,
-    agents: Vec<Agent>,
-}
-
-/// One replica: fields as in `Model` of the contract, without what is only its owner's (key, progress, log).
-#[derive(Debug, Serialize)]
-struct Row {
-    name: String,
-    aliases: Vec<String>,
-    recipe: String,
-    owner: String,
-    owner_uid: u32,
-    cluster: String,
-    node: String,
-    job_id: u32,
-    generation: String,
-    state: &'static str,
-    state_since_ms: i64,
-    expires_ms: i64,
-    task: String,
-    base_url: String,
-    published: bool,
-    in_flight: u32,
-    requests: u64,
-    engine_version: String,
-    ending: Option<Ending>,
-    /// Of `in_flight`, those of this gateway.
-    gateway_in_flight: usize,
-    /// Why a ready model is not used by this gateway.
-    trouble: Option<&'static str>,
-}
-
-#[derive(Debug, Serialize)]
-struct Ending {
-    /// `gpu_memory` for `CAUSE_GPU_MEMORY`.
-    cause: String,
-    text: String,
-}
-
-/// How one node's agent is reached.
-#[derive(Debug, Serialize)]
-struct Agent {
-    node: String,
-    address: String,
-    /// `connecting`, `connected` or `silent`.
-    state: &'static str,
-    since_ms: i64,
-    /// Names its present life.
-    instance: String,
-    /// Why it is silent.
-    text: String,
-}
-
-/// `GET /slurm-serve/v1/models`.
+/// `GET` of [`crate::listing::PATH`]: everything, for `sserve list`. What only its owner may read is left out.
 pub async fn everything(State(gateway): State<Arc<Gateway>>) -> Response {
     let registry = gateway.registry.read();
     let models = registry.replicas().chain(registry.failures());
-    let mut models: Vec<_> = models.map(|replica| row(replica)).collect();
+    let mut models: Vec<_> = models.map(|replica| for_everybody(replica)).collect();
     models.sort_by(|a, b| (&a.name, a.job_id, &a.node).cmp(&(&b.name, b.job_id, &b.node)));
     let agents = registry.nodes().map(|(name, node)| {
-        let (state, text) = match &node.link {
-            Link::Connecting => ("connecting", ""),
-            Link::Connected => ("connected", ""),
-            Link::Silent(why) => ("silent", why.as_str()),
+        let error = match &node.link {
+            Link::Connecting => Some("it has not answered yet".to_owned()),
+            Link::Connected => None,
+            Link::Silent(why) => Some(why.clone()),
         };
-        Agent {
-            node: name.clone(),
-            address: node.address.clone(),
-            state,
-            since_ms: node.since_ms,
-            instance: node.instance().to_owned(),
-            text: text.to_owned(),
-        }
+        let state = match error {
+            None => AgentState::Ok,
+            Some(_) => AgentState::Silent,
+        };
+        let node = name.clone();
+        ListedAgent { node, state, error }
     });
     let agents = agents.collect();
-    Json(Everything { models, agents }).into_response()
+    Json(Listing { models, agents }).into_response()
 }
 
-fn row(replica: &Replica) -> Row {
-    let model = &replica.model;
-    let ending = model.ending.as_ref().map(|ending| Ending {
-        cause: Cause::try_from(ending.cause)
-            .unwrap_or_default()
-            .as_str_name()
-            .trim_start_matches("CAUSE_")
-            .to_lowercase(),
-        text: ending.text.clone(),
+fn for_everybody(replica: &Replica) -> ListedModel {
+    let listed = ListedModel::from(replica.model.clone());
+    let ending = listed.ending.map(|ending| ListedEnding {
+        cause: ending.cause,
+        text: ending.text,
+        ..ListedEnding::default()
     });
-    Row {
-        name: model.name.clone(),
-        aliases: model.aliases.clone(),
-        recipe: model.recipe.clone(),
-        owner: model.owner.clone(),
-        owner_uid: model.owner_uid,
-        cluster: model.cluster.clone(),
-        node: model.node.clone(),
-        job_id: model.job_id,
-        generation: model.generation.clone(),
-        state: state_name(replica.state()),
-        state_since_ms: model.state_since_ms,
-        expires_ms: model.expires_ms,
-        task: model.task.clone(),
-        base_url: model.base_url.clone(),
-        published: model.published,
-        in_flight: model.in_flight,
-        requests: model.requests,
-        engine_version: model.engine_version.clone(),
+    ListedModel {
+        progress: String::new(),
+        log_path: String::new(),
         ending,
-        gateway_in_flight: replica.load.in_flight(),
-        trouble: replica.trouble(),
+        ..listed
     }
 }
 

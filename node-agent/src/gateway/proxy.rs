@@ -18,28 +18,21 @@ use super::replica::Flight;
 use super::router::{self, Refusal};
 use super::upstream::{Answer, Sent, clean_request, clean_response};
 
-/// What is passed on: work for an engine, named by a `model` in the body. All by POST.
-pub const PATHS: [&str; 20] = [
+/// What is passed on, all by POST: the work that a guard lets through to its engine, each named by a `model` in the body.
+pub const PATHS: [&str; 13] = [
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
     "/v1/rerank",
     "/v2/rerank",
     "/rerank",
     "/v1/score",
     "/score",
-    "/classify",
-    "/pooling",
-    "/tokenize",
-    "/detokenize",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
-    "/v1/audio/speech",
-    "/v1/moderations",
-    "/v1/images/generations",
 ];
 
 /// Replicas tried for one request.

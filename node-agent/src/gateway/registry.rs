@@ -61,13 +61,10 @@ pub enum Link {
 /// One node and what its agent said.
 #[derive(Debug)]
 pub struct Node {
-    /// Where its agent is asked.
-    pub address: String,
     /// How it is reached.
     pub link: Link,
     /// Since when, in milliseconds since the epoch.
     pub since_ms: i64,
-    instance: String,
     lease: Duration,
     /// Set while silent: until when what it said is believed.
     lease_ends: Option<Instant>,
@@ -80,8 +77,6 @@ pub struct Node {
 /// A snapshot with its keys opened.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Names this life of the agent.
-    pub instance: String,
     /// How long it is believed after the stream broke.
     pub lease: Duration,
     /// All there is.
@@ -101,12 +96,10 @@ pub type Leaving = Vec<Arc<Load>>;
 
 impl Registry {
     /// A node that is to be watched from now on.
-    pub fn add_node(&mut self, name: &str, address: &str, now: Now) {
+    pub fn add_node(&mut self, name: &str, now: Now) {
         let node = Node {
-            address: address.to_owned(),
             link: Link::Connecting,
             since_ms: now.unix_ms,
-            instance: String::new(),
             lease: Duration::ZERO,
             lease_ends: None,
             prolonged: false,
@@ -141,7 +134,6 @@ impl Registry {
             node.link = Link::Connected;
             node.since_ms = now.unix_ms;
         }
-        node.instance = snapshot.instance;
         node.lease = snapshot.lease;
         node.lease_ends = None;
         let before = std::mem::take(&mut node.models);
@@ -275,11 +267,4 @@ impl Registry {
 
 fn same(one: &Replica, other: &Replica) -> bool {
     one.model.generation == other.model.generation
-}
-
-impl Node {
-    /// Names the agent's present life; empty before the first snapshot.
-    pub fn instance(&self) -> &str {
-        &self.instance
-    }
 }

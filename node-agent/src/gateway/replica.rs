@@ -1,12 +1,16 @@
 //! One replica of a model as the gateway knows it, and how much is on its way to it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::uri::Authority;
 use slurm_serve_proto::v1::{Model, ModelState};
 use tokio::sync::Notify;
+
+/// From our socket into the hands of a guard: what a request may take on the wire and in the guard's queue.
+const ARRIVAL: Duration = Duration::from_millis(20);
 
 /// A model as an agent announced it, with its key opened, before it is entered into the registry.
 #[derive(Debug, Clone)]
@@ -111,6 +115,8 @@ pub struct Load {
     /// From the choice of the replica until the request was handed to its connection.
     leaving: AtomicUsize,
     left: Notify,
+    /// When a request was handed to its connection last.
+    last_left: Mutex<Option<Instant>>,
     /// Not to be preferred before this moment, in milliseconds since the epoch: it could not be reached.
     shunned_until_ms: AtomicI64,
 }
@@ -121,18 +127,26 @@ impl Load {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Waits until every request that was meant for it has left this process: only then can the agent be told that nothing
-    /// more will come.
+    /// Waits until every request that was meant for it has left this process and had the time to arrive: only then can the agent
+    /// be told that nothing more will come.
     pub async fn settled(&self) {
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
             left.as_mut().enable();
             if self.leaving.load(Ordering::SeqCst) == 0 {
-                return;
+                break;
             }
             left.await;
         }
+        let last = *self.last_left();
+        if let Some(last) = last {
+            tokio::time::sleep_until((last + ARRIVAL).into()).await;
+        }
+    }
+
+    fn last_left(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.last_left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Prefer others until `until_ms`.
@@ -181,6 +195,7 @@ pub struct Departure(Arc<Load>);
 
 impl Drop for Departure {
     fn drop(&mut self) {
+        *self.0.last_left() = Some(Instant::now());
         if self.0.leaving.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.0.left.notify_waiters();
         }

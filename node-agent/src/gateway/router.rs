@@ -6,6 +6,7 @@ use slurm_serve_proto::v1::{Cause, ModelState};
 
 use super::registry::{Link, Now, Registry};
 use super::replica::{Flight, Replica};
+use crate::listing::cause_word;
 
 /// Names shown at most to somebody who asked for one that isn't there.
 const NAMES_SHOWN: usize = 10;
@@ -139,20 +140,11 @@ pub fn ending_text(replica: &Replica) -> String {
     match ending {
         Some(ending) if !ending.text.is_empty() => ending.text.clone(),
         Some(ending) => match Cause::try_from(ending.cause) {
-            Ok(cause) if cause != Cause::Unspecified => cause_name(cause),
+            Ok(cause) if cause != Cause::Unspecified => cause_word(cause).replace('_', " "),
             _ => "its agent told no reason".to_owned(),
         },
         None => "its agent told no reason".to_owned(),
     }
-}
-
-/// `gpu memory` for `CAUSE_GPU_MEMORY`.
-fn cause_name(cause: Cause) -> String {
-    cause
-        .as_str_name()
-        .trim_start_matches("CAUSE_")
-        .replace('_', " ")
-        .to_lowercase()
 }
 
 fn unknown(registry: &Registry, name: &str) -> Refusal {

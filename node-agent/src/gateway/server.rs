@@ -34,7 +34,7 @@ pub fn routes(gateway: Arc<Gateway>) -> Router {
     let mut guarded = Router::new()
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::one))
-        .route("/slurm-serve/v1/models", get(models::everything));
+        .route(crate::listing::PATH, get(models::everything));
     for path in proxy::PATHS {
         guarded = guarded.route(path, post(proxy::pass_on));
     }

@@ -61,9 +61,8 @@ pub fn ready(name: &str, generation: &str) -> Announced {
 }
 
 /// A snapshot with a lease of 10 s.
-pub fn snapshot(instance: &str, models: Vec<Announced>) -> Snapshot {
+pub fn snapshot(models: Vec<Announced>) -> Snapshot {
     Snapshot {
-        instance: instance.into(),
         lease: Duration::from_secs(10),
         models,
     }
@@ -72,7 +71,7 @@ pub fn snapshot(instance: &str, models: Vec<Announced>) -> Snapshot {
 /// A registry with the node n1, connected, and these models on it.
 pub fn registry(models: Vec<Announced>, now: Now) -> Registry {
     let mut registry = Registry::default();
-    registry.add_node("n1", "127.0.0.1:871", now);
-    registry.snapshot("n1", snapshot("life-1", models), now);
+    registry.add_node("n1", now);
+    registry.snapshot("n1", snapshot(models), now);
     registry
 }

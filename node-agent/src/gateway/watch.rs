@@ -1,6 +1,6 @@
 //! One task for each node: keeps a stream to its agent and enters what it hears into the registry.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -25,12 +25,28 @@ const SETTLE: Duration = Duration::from_millis(100);
 /// munge answers in a millisecond; one that hangs must not hold up what the agent says next.
 const OPEN_KEY: Duration = Duration::from_secs(3);
 
-/// Watches the agent of `node` until dropped.
-pub async fn watch(gateway: Arc<Gateway>, node: String, channel: AgentChannel, patience: Duration) {
+/// Whom to watch.
+pub struct Agent {
+    /// Slurm's NodeName.
+    pub node: String,
+    /// For people.
+    pub address: String,
+    /// How it is asked.
+    pub channel: AgentChannel,
+}
+
+/// Watches an agent until dropped.
+pub async fn watch(gateway: Arc<Gateway>, agent: Agent, patience: Duration) {
+    let Agent {
+        node,
+        address,
+        channel,
+    } = agent;
     let listener = Listener {
         gateway,
         node,
         channel: channel.clone(),
+        life: Mutex::default(),
     };
     let mut pause = FIRST_PAUSE;
     let mut told = None;
@@ -38,7 +54,7 @@ pub async fn watch(gateway: Arc<Gateway>, node: String, channel: AgentChannel, p
         let broken = follow(channel.clone(), patience, &listener).await;
         // Said once, not with every attempt.
         if broken.served || told.as_ref() != Some(&broken.why) {
-            tracing::warn!("agent of {}: {}", listener.node, broken.why);
+            tracing::warn!("agent of {} ({address}): {}", listener.node, broken.why);
             told = Some(broken.why.clone());
         }
         let now = Now::read();
@@ -61,6 +77,8 @@ struct Listener {
     gateway: Arc<Gateway>,
     node: String,
     channel: AgentChannel,
+    /// Names the life of the agent that was heard last.
+    life: Mutex<String>,
 }
 
 impl Audience for Listener {
@@ -84,9 +102,17 @@ impl Audience for Listener {
                 bearer: bearer.unwrap_or_default(),
             });
         }
-        tracing::info!("agent of {}: watching, {} models", self.node, models.len());
+        let before = std::mem::replace(
+            &mut *self.life.lock().unwrap_or_else(PoisonError::into_inner),
+            snapshot.agent_instance.clone(),
+        );
+        let again = if before.is_empty() || before == snapshot.agent_instance {
+            ""
+        } else {
+            " after its restart"
+        };
+        tracing::info!("agent of {}: watching{again}, {} models", self.node, models.len());
         let snapshot = Snapshot {
-            instance: snapshot.agent_instance,
             lease: Duration::from_millis(snapshot.lease_ms.into()),
             models,
         };

@@ -139,7 +139,7 @@ fn the_nearest_name_comes_first_and_silent_nodes_are_named() {
         ],
         clock.secs(0),
     );
-    registry.add_node("n2", "x:1", clock.secs(0));
+    registry.add_node("n2", clock.secs(0));
     let Refusal::NoSuchModel { names, more, silent } = refusal(&registry, "gpt-oss-12b", clock.secs(0))
     else {
         panic!("it is not known");
@@ -158,7 +158,7 @@ fn the_nearest_name_comes_first_and_silent_nodes_are_named() {
 fn without_any_agent_that_is_what_is_said() {
     let clock = Clock::start();
     let mut registry = Registry::default();
-    registry.add_node("n1", "x:1", clock.secs(0));
+    registry.add_node("n1", clock.secs(0));
     assert_eq!(
         refusal(&registry, "tiny", clock.secs(0)),
         Refusal::NoAgents {
@@ -187,7 +187,7 @@ fn within_the_lease_requests_still_go_there() {
         refusal(&registry, "tiny", clock.secs(11)),
         Refusal::NoAgents { .. }
     ));
-    registry.snapshot("n1", snapshot("life-2", vec![ready("tiny", "a")]), clock.secs(12));
+    registry.snapshot("n1", snapshot(vec![ready("tiny", "a")]), clock.secs(12));
     assert!(pick(&registry, "tiny", &[], clock.secs(12)).is_ok());
 }
 
