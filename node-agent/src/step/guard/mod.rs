@@ -1,0 +1,138 @@
+//! The guard: the one door through which requests reach the engine.
+//!
+//! A streaming reverse proxy on the job's port, in front of the engine's Unix socket. It demands the job's key on every path
+//! (vLLM's own `--api-key` leaves `/metrics`, `/tokenize`, `/pause` … open), lets a fixed list of paths through, counts what is in
+//! flight, and holds nothing but a few buffers of bounded size for each connection.
+//!
+//! ```text
+//! Loading ──> Open ──> Draining ──> Ended        what a request meets: 503 | passed on | 503, close | 503, close
+//!    └──────────┴─────────┴──────────^           (401 without the key and 404/405 off the list come first, always)
+//! ```
+
+mod allow;
+mod bearer;
+mod body;
+mod counts;
+mod headers;
+mod pass;
+mod reply;
+mod serve;
+mod upstream;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub use counts::Counts;
+
+/// Whether requests are let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// The engine has not done its first unit of work yet.
+    Loading = 0,
+    /// Requests are passed on.
+    Open = 1,
+    /// New requests are refused, those in flight go on.
+    Draining = 2,
+    /// There is no engine any more.
+    Ended = 3,
+}
+
+impl Door {
+    fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Loading,
+            1 => Self::Open,
+            2 => Self::Draining,
+            _ => Self::Ended,
+        }
+    }
+}
+
+/// What every connection shares.
+struct Shared {
+    door: AtomicU8,
+    /// Why it ended, for those who still ask.
+    ended: Mutex<String>,
+    counts: Arc<Counts>,
+    key: bearer::Key,
+    /// The public name, for messages.
+    model: String,
+    upstream: upstream::Upstream,
+}
+
+impl Shared {
+    fn door(&self) -> Door {
+        Door::from_u8(self.door.load(Ordering::Acquire))
+    }
+}
+
+/// The running guard. Dropping it closes the port at once; [`Guard::close`] does so with manners.
+pub struct Guard {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    stop: CancellationToken,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl Guard {
+    /// Serves on `listener`, door [`Door::Loading`], for the engine that will listen on `socket`. Must be called in a runtime.
+    pub fn open(listener: TcpListener, socket: &Path, key: &str, model: &str) -> std::io::Result<Self> {
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            door: AtomicU8::new(Door::Loading as u8),
+            ended: Mutex::new(String::new()),
+            counts: Arc::new(Counts::default()),
+            key: bearer::Key::new(key),
+            model: model.to_owned(),
+            upstream: upstream::Upstream::new(socket),
+        });
+        let stop = CancellationToken::new();
+        let accepting = tokio::spawn(serve::serve(listener, shared.clone(), stop.clone()));
+        Ok(Self {
+            shared,
+            address,
+            stop,
+            accepting,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Requests in flight and passed so far.
+    pub fn counts(&self) -> Arc<Counts> {
+        self.shared.counts.clone()
+    }
+
+    /// From now on requests meet this door.
+    pub fn set(&self, door: Door) {
+        self.shared.door.store(door as u8, Ordering::Release);
+    }
+
+    /// There is no engine any more, because of `why`: whoever still asks is told.
+    pub fn ended(&self, why: &str) {
+        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = why.to_owned();
+        self.set(Door::Ended);
+    }
+
+    /// Frees the port and lets answers that are being written be written, for at most `within`.
+    pub async fn close(mut self, within: Duration) {
+        self.stop.cancel();
+        // The listener is gone once this task has noticed; what remains of the wait is for the connections.
+        let _ = tokio::time::timeout(within, &mut self.accepting).await;
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
