@@ -1,0 +1,54 @@
+# Two commands are all it takes on a fresh Debian 12 with Rust, as root: `make demo`, and `make test`.
+.DEFAULT_GOAL := help
+.PHONY: help setup build release demo lab lab-shell lab-down lab-clean test lint deny bench
+
+NODES ?= 2
+NODE ?= login
+LAB_USER ?= alice
+# With KEEP=1 the demo leaves everything up.
+KEEP ?=
+
+export RUST_BACKTRACE ?= 0
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-12s %s\n", $$1, $$2}'
+
+setup: ## Install the build and lab tools that are missing (root, Debian)
+	@.ci/setup
+
+build: ## Build everything, for tests
+	cargo build --workspace
+
+# The plugin by itself: built together with the rest it would be given features of its dependencies that it has no use for.
+release: ## Build the product as it is installed
+	cargo build --release -p spank-serve
+	cargo build --release -p slurm-serve -p serve-stub-engine -p serve-lab -p serve-e2e
+
+demo: setup release ## Show the whole path of a served model, with a real Slurm and a real vLLM (KEEP=1 leaves it up)
+	@target/release/demo $(if $(KEEP),--keep)
+
+lab: setup release ## A cluster to play with (NODES=4)
+	@target/release/demo --keep --no-tour --nodes $(NODES)
+
+lab-shell: ## A shell in the lab (NODE=n1, LAB_USER=root)
+	@target/release/lab shell --user $(LAB_USER) $$(target/release/lab list | cut -d' ' -f1 | head -n1) $(NODE)
+
+lab-down: ## Remove every lab: processes, mounts, namespaces, state
+	@target/release/lab down --all
+
+lab-clean: ## The same, and the cache of root file systems and vLLM
+	@target/release/lab clean
+
+test: setup build ## Unit tests and the end-to-end tests on the lab
+	cargo test --workspace
+
+lint: ## Formatting and lints, as CI does
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+deny: ## Licences, bans and sources of the dependencies
+	cargo deny check bans licenses sources
+
+bench: setup release ## The benchmarks; tables here, JSON in target/bench
+	cargo build --release -p serve-bench
+	@target/release/bench
