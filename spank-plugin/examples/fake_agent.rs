@@ -9,12 +9,13 @@ mod agent;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agent::Books;
 use slurm_serve_proto::v1::ModelState;
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
@@ -34,9 +35,10 @@ fn main() {
         }
         _ => {
             eprintln!("usage: fake_agent SOCKET ready|fail SECONDS | fake_agent SOCKET silent|hangup");
-            std::process::exit(2);
+            return ExitCode::from(2);
         }
     }
+    ExitCode::SUCCESS
 }
 
 fn listen(socket: &Path) -> UnixListener {

@@ -16,11 +16,16 @@ pub const MODEL: &str = "serve-model";
 /// Slurm makes it of the plugin's and the option's name, each character that is not alphanumeric becoming `_`
 /// (spank.c, `_opt_env_name`).
 pub fn inherited_name(option: &str) -> String {
+    format!("SLURM_SPANK_{}", remote_name(option))
+}
+
+/// The variable by which sbatch hands an option to its own batch step, which removes it: `_SLURM_SPANK_OPTION_serve_serve_model`.
+pub fn remote_name(option: &str) -> String {
     let option: String = option
         .chars()
         .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
         .collect();
-    format!("SLURM_SPANK__SLURM_SPANK_OPTION_{PLUGIN}_{option}")
+    format!("_SLURM_SPANK_OPTION_{PLUGIN}_{option}")
 }
 
 /// All options as `get` knows them; what is not given is empty. Nothing is checked here.

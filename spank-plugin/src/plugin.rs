@@ -5,7 +5,7 @@ use std::error::Error;
 
 use slurm_serve_recipe::{OPTION_NAMES, RawOptions};
 use slurm_spank::{Context, Plugin, SPANK_PLUGIN, SpankHandle, SpankOption};
-use slurm_spank::{spank_log_error, spank_log_user, spank_log_verbose};
+use slurm_spank::{spank_log_error, spank_log_info, spank_log_user, spank_log_verbose};
 
 use crate::rpc::{Agent, CallError};
 use crate::settings::Settings;
@@ -65,8 +65,12 @@ unsafe impl Plugin for ServePlugin {
                 _ => return,
             };
             let var = |name: &str| std::env::var(name).ok();
-            match submit::check(command, &given(spank), &settings(spank), var) {
-                Verdict::Pass(lines) => lines.iter().for_each(|line| spank_log_user!("{line}")),
+            let given = given(spank);
+            match submit::check(command, &given, &settings(spank), var) {
+                Verdict::Pass(lines) => {
+                    lines.iter().for_each(|line| spank_log_user!("{line}"));
+                    forget_what_was_not_given(&given);
+                }
                 Verdict::Refuse(lines) => {
                     lines.iter().for_each(|line| spank_log_user!("{line}"));
                     // An error returned by an optional plugin changes nothing.
@@ -88,7 +92,7 @@ unsafe impl Plugin for ServePlugin {
             let tagged = !options.model.is_empty();
             let request = job_script::started_request(|name| std::env::var(name).ok(), ids, options);
             let told = job_script::started(&agent(spank), request);
-            report("the start", ids.job_id, tagged, told);
+            report("the start", ids.job_id, tagged, &told);
         });
         Ok(())
     }
@@ -98,7 +102,7 @@ unsafe impl Plugin for ServePlugin {
             let options = options::for_agent(given(spank));
             let job_id = spank.job_id().unwrap_or(0);
             let told = job_script::ended(&agent(spank), job_id, &options);
-            report("the end", job_id, !options.model.is_empty(), told);
+            report("the end", job_id, !options.model.is_empty(), &told);
         });
         Ok(())
     }
@@ -142,7 +146,10 @@ unsafe impl Plugin for ServePlugin {
             }
             let job_id = spank.job_id().unwrap_or(0);
             let told = task_exit::ending(&agent(spank), job_id, spank.task_exit_status().unwrap_or(0));
-            report("that its script is done", job_id, true, told);
+            if let Err(error) = told {
+                // Not as an error, which here would go to the job's stderr: its user can do nothing about it.
+                spank_log_info!("serve: job {job_id}: the agent was not told of its script's end: {error}");
+            }
         });
         Ok(())
     }
@@ -155,6 +162,20 @@ fn given(spank: &SpankHandle) -> RawOptions {
             .get_option_value_lossy(name)
             .map(std::borrow::Cow::into_owned)
     })
+}
+
+/// The shell of a tagged salloc holds two variables for each option. Who unsets the documented one and submits must not find the
+/// job tagged by the other: its prolog would show no option, and its script would ask for a model.
+#[allow(clippy::disallowed_methods)] // remove_var is unsafe beside other threads; there are none here, see below.
+fn forget_what_was_not_given(given: &RawOptions) {
+    for option in OPTION_NAMES {
+        if given.get(option.kind).is_empty() {
+            let variable = options::remote_name(option.name);
+            // SAFETY: sbatch, salloc and srun have one thread when they call init_post_opt (srun starts its second one
+            // later, before local_user_init), so nobody reads the environment meanwhile.
+            unsafe { std::env::remove_var(variable) };
+        }
+    }
 }
 
 fn settings(spank: &SpankHandle) -> Settings {
@@ -179,7 +200,7 @@ fn complain_once(spank: &SpankHandle) {
 }
 
 /// Says in slurmd's log what the agent was not told. For a job that has nothing to do with us that is not worth a line.
-fn report(what: &str, job_id: u32, tagged: bool, told: Result<(), CallError>) {
+fn report(what: &str, job_id: u32, tagged: bool, told: &Result<(), CallError>) {
     match told {
         Ok(()) => {}
         Err(error) if tagged => {

@@ -55,6 +55,11 @@ impl Progress {
         Some(line)
     }
 
+    /// Whether there was anything to wait for.
+    pub fn has_shown(&self) -> bool {
+        self.shown.is_some()
+    }
+
     /// The last line of a wait that ended well.
     pub fn ready(&self, model: &Model, now: Instant) -> String {
         let name = one_line(&model.name);

@@ -28,7 +28,7 @@ use crate::settings::Settings;
 use crate::user_recipes::Readable;
 
 /// How long one short call may take before the agent counts as not answering.
-const CALL: Duration = Duration::from_secs(10);
+const CALL: Duration = Duration::from_secs(5);
 /// How long the agent holds an AwaitModel back. Also how soon the end of the job is noticed where Slurm does not signal us.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long between two tries to reach an agent.
@@ -131,27 +131,29 @@ impl<'a> Waiter<'a> {
         let own_recipe = self.own_recipe();
         let own_recipe = own_recipe.as_ref();
         loop {
+            let began = Instant::now();
             let opened = match self.open(own_recipe.is_some()) {
                 Ok(opened) => opened,
                 Err(error) => {
-                    self.bear_with(error)?;
+                    self.bear_with(began, error)?;
                     continue;
                 }
             };
             if opened.launch
                 && let Err(error) = self.launch(&opened, own_recipe)?
             {
-                self.bear_with(error)?;
+                self.bear_with(began, error)?;
                 continue;
             }
             match self.await_model(&opened)? {
                 Seen::Use(model) => {
-                    if self.asker.leads {
+                    // A later step of the job finds the model ready, and has nothing to tell.
+                    if self.asker.leads && (opened.launch || self.progress.has_shown()) {
                         self.job.say(&self.progress.ready(&model, Instant::now()));
                     }
                     return Ok(*model);
                 }
-                Seen::Unknown(why) => self.bear_with(CallError::NoAnswer(why))?,
+                Seen::Unknown(why) => self.bear_with(Instant::now(), CallError::NoAnswer(why))?,
             }
         }
     }
@@ -223,11 +225,12 @@ impl<'a> Waiter<'a> {
         let deadline = Duration::from_secs(opened.ready_timeout_s.into()) + GRACE;
         let mut seen_revision = 0;
         loop {
+            let began = Instant::now();
             let answer = match self.look(seen_revision) {
                 Ok(answer) => answer,
                 Err(CallError::Refused(Code::NotFound, why)) => return Ok(Seen::Unknown(why)),
                 Err(error) => {
-                    self.bear_with(error)?;
+                    self.bear_with(began, error)?;
                     seen_revision = 0;
                     continue;
                 }
@@ -281,8 +284,9 @@ impl<'a> Waiter<'a> {
         })
     }
 
-    /// Pauses after a call that got no answer; fails once the agent has been silent for too long, or has said no.
-    fn bear_with(&mut self, error: CallError) -> Result<(), Failure> {
+    /// Pauses after a call that `began` then and got no answer; fails once the agent has been silent for too long, or has
+    /// said no.
+    fn bear_with(&mut self, began: Instant, error: CallError) -> Result<(), Failure> {
         let model = &self.asker.options.model;
         let why = match error {
             CallError::NoAnswer(why) => one_line(&why),
@@ -290,25 +294,23 @@ impl<'a> Waiter<'a> {
                 return Err(Failure::from(format!("serve: {model}: {}", one_line(&why))));
             }
         };
-        let (socket, limit) = (self.agent.socket().display(), self.settings.agent_wait.as_secs());
-        match self.silent_since {
-            None => {
-                self.silent_since = Some(Instant::now());
-                if self.asker.leads && limit > 0 {
-                    self.job.say(&format!(
-                        "serve: {model}: the agent on {} does not answer ({socket}: {why}); waiting up to {limit} s for it",
-                        self.node()
-                    ));
-                }
-            }
-            Some(since) if since.elapsed() >= self.settings.agent_wait => {
-                return Err(Failure::from(format!(
-                    "serve: {model}: the agent on {} has not answered for {limit} s ({socket}: {why}): the job ends here; submit it \
-                     again once your admin has looked at slurm-serve on that node",
-                    self.node()
-                )));
-            }
-            Some(_) => {}
+        let (socket, limit) = (self.agent.socket().display(), self.settings.agent_wait);
+        let known = self.silent_since.is_some();
+        let since = *self.silent_since.get_or_insert(began);
+        if since.elapsed() >= limit {
+            return Err(Failure::from(format!(
+                "serve: {model}: the agent on {} has not answered for {} s ({socket}: {why}): the job ends here; submit it again \
+                 once your admin has looked at slurm-serve on that node",
+                self.node(),
+                limit.as_secs()
+            )));
+        }
+        if !known && self.asker.leads {
+            self.job.say(&format!(
+                "serve: {model}: the agent on {} does not answer ({socket}: {why}); waiting up to {} s for it",
+                self.node(),
+                limit.as_secs()
+            ));
         }
         std::thread::sleep(RETRY);
         Ok(())
