@@ -63,7 +63,7 @@ pub fn explain(log_tail: &[String], wait_status: Option<i32>, recipe: &Recipe) -
     // What is said in passing counts for nothing: engines warn of errors that don't stop them.
     let serious: Vec<&str> = lines
         .iter()
-        .filter(|line| matches!(line.level, Level::Error | Level::None))
+        .filter(|line| matches!(line.level, Level::Error | Level::None) && !inside_traceback(&line.text))
         .map(|line| line.text.trim())
         .collect();
     for sign in SIGNS {
@@ -153,11 +153,18 @@ fn too_old(lines: &[logline::LogLine], recipe: &Recipe) -> Option<Explained> {
     Explained::engine_too_old(recipe, version)
 }
 
+/// Frames and the source lines below them, which hold the words of errors that did not happen. Pydantic indents its message
+/// by two spaces.
+fn inside_traceback(text: &str) -> bool {
+    text.starts_with("    ") || text.starts_with("  File \"")
+}
+
 fn shows(sign: &Sign, line: &str, recipe: &Recipe) -> bool {
-    sign.all.iter().all(|part| match *part {
+    let holds = |part: &&str| match *part {
         "{source}" => line.contains(&recipe.source),
         part => line.contains(part),
-    })
+    };
+    sign.ways.iter().any(|way| way.iter().all(holds))
 }
 
 fn said(sign: &Sign, line: &str, recipe: &Recipe) -> Explained {

@@ -30,6 +30,9 @@ Triton is installed, but doesn't include CPU backend. Disabling Triton.
 (APIServer pid=5047) INFO 12-01 00:06:27 [api_utils.py:286] non-default args: {'model_tag': '/w/tiny', 'x': 'CUDA out of memory'}
 (APIServer pid=5047) WARNING 12-01 00:06:27 [system_utils.py:255] Found ulimit of 20000 and failed: `OSError: [Errno 24]`
 (APIServer pid=5047) WARNING 12-01 00:06:27 [x.py:1] MemoryError: only a warning
+(Worker pid=13578) ERROR 12-01 00:08:04 [multiproc_executor.py:953]   File \"/x/MemoryError.py\", line 1
+(Worker pid=13578) ERROR 12-01 00:08:04 [multiproc_executor.py:953]     raise MemoryError(
+    f\"CUDA out of memory {x}\"
 ";
 
 #[test]
@@ -324,9 +327,9 @@ fn hostile_logs_give_one_short_line() {
 fn every_sign_has_words_for_people() {
     for sign in SIGNS {
         assert!(
-            !sign.all.is_empty() && !sign.what.is_empty() && !sign.hint.is_empty(),
+            sign.ways.iter().all(|way| !way.is_empty()) && !sign.what.is_empty() && !sign.hint.is_empty(),
             "{:?}",
-            sign.all
+            sign.ways
         );
     }
     let kinds: std::collections::HashSet<CauseKind> = SIGNS.iter().map(|sign| sign.cause).collect();

@@ -16,36 +16,13 @@ use crate::args;
 use crate::env::{check_env_name, check_pass_env};
 use crate::error::{RecipeError, breaks_line, nearest, shown};
 use crate::name::check_name;
+use crate::place::{MAX_LIST, Place};
 use crate::recipe::{Engine, Publish, Recipe, Task};
 use crate::version::is_version;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
-/// No model takes longer than this to load, and no deadline is meant to be longer.
-const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 const MAX_GPUS: i64 = 64;
-const MAX_LIST: usize = 64;
-
-/// What may stand in a recipe; for the nearest key.
-const KEYS: &[&str] = &[
-    "name",
-    "source",
-    "description",
-    "task",
-    "args",
-    "env",
-    "pass_env",
-    "gpus",
-    "gpu_memory_gib",
-    "min_engine_version",
-    "ready_timeout",
-    "drain_timeout",
-    "aliases",
-    "publish",
-    "engine",
-    "models",
-];
-const ENGINE_KEYS: &[&str] = &["command", "module", "venv", "container"];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -402,141 +379,6 @@ fn one_line(key: &str, text: &str, most: usize) -> Result<(), String> {
     match text.chars().find(|c| breaks_line(*c)) {
         Some(c) => Err(format!("{key} holds the character {c:?}, in {}", shown(text))),
         None => Ok(()),
-    }
-}
-
-/// Where faults are: a text and what it is called.
-struct Place<'a> {
-    text: &'a str,
-    origin: &'a Path,
-}
-
-impl Place<'_> {
-    fn line(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1
-    }
-
-    fn fault(&self, offset: usize, what: impl Into<String>) -> RecipeError {
-        RecipeError::new(self.origin, Some(self.line(offset)), what)
-    }
-
-    /// The line that assigns a top-level key, or opens its table.
-    fn line_of_key(&self, key: &str) -> Option<usize> {
-        let opens = |line: &str| {
-            let line = line
-                .trim_start()
-                .trim_start_matches('[')
-                .trim_start_matches(['"', '\'']);
-            line.strip_prefix(key)
-                .is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
-        };
-        self.text.lines().position(opens).map(|index| index + 1)
-    }
-
-    fn check(
-        &self,
-        value: Spanned<String>,
-        check: impl Fn(&str) -> Result<(), String>,
-    ) -> Result<String, RecipeError> {
-        check(value.get_ref()).map_err(|what| self.fault(value.span().start, what))?;
-        Ok(value.into_inner())
-    }
-
-    fn list(
-        &self,
-        key: &str,
-        values: Option<Vec<Spanned<String>>>,
-        check: impl Fn(&str) -> Result<(), String>,
-    ) -> Result<Vec<String>, RecipeError> {
-        let mut list: Vec<String> = Vec::new();
-        for value in values.unwrap_or_default() {
-            let start = value.span().start;
-            let value = self.check(value, &check)?;
-            if list.contains(&value) {
-                return Err(self.fault(start, format!("{key} names {value} twice")));
-            }
-            if list.len() == MAX_LIST {
-                return Err(self.fault(start, format!("{key} names more than {MAX_LIST}")));
-            }
-            list.push(value);
-        }
-        Ok(list)
-    }
-
-    fn duration(
-        &self,
-        key: &str,
-        value: Option<Spanned<String>>,
-        default: Duration,
-        least: Duration,
-    ) -> Result<Duration, RecipeError> {
-        let Some(value) = value else { return Ok(default) };
-        let start = value.span().start;
-        let text = value.get_ref();
-        match humantime::parse_duration(text) {
-            Ok(duration) if (least..=MAX_TIMEOUT).contains(&duration) => Ok(duration),
-            Ok(_) => Err(self.fault(
-                start,
-                format!(
-                    "{key} = {} is not between {} and {}",
-                    shown(text),
-                    humantime::format_duration(least),
-                    humantime::format_duration(MAX_TIMEOUT)
-                ),
-            )),
-            Err(e) => {
-                let what = format!(
-                    "{key} = {} is no duration ({e}); write \"30m\", \"90s\"",
-                    shown(text)
-                );
-                Err(self.fault(start, what))
-            }
-        }
-    }
-
-    /// A fault that the TOML reader found, in a line of our own.
-    fn syntax(&self, error: &toml::de::Error) -> RecipeError {
-        let span = error.span();
-        let line = span.as_ref().map(|s| self.line(s.start));
-        let message = error
-            .message()
-            .lines()
-            .map(str::trim)
-            .collect::<Vec<_>>()
-            .join("; ");
-        let what = if let Some(key) = message
-            .strip_prefix("unknown field `")
-            .and_then(|m| m.split('`').next())
-        {
-            let in_engine = ENGINE_KEYS.iter().all(|k| message.contains(&format!("`{k}`")));
-            let keys = if in_engine { ENGINE_KEYS } else { KEYS };
-            match nearest(key, keys.iter().copied(), 1).first() {
-                Some(near) => format!("unknown key {}; did you mean {near}?", shown(key)),
-                None => format!("unknown key {}; there are {}", shown(key), keys.join(", ")),
-            }
-        } else {
-            match span.and_then(|s| self.key_before(s.start)) {
-                Some(key) if message.starts_with("invalid") => {
-                    let message = message.replace("expected i64", "expected a whole number");
-                    let example = if key.ends_with("_timeout") {
-                        "; write \"30m\", \"90s\""
-                    } else {
-                        ""
-                    };
-                    format!("{key}: {message}{example}")
-                }
-                _ => message,
-            }
-        };
-        RecipeError::new(self.origin, line, what)
-    }
-
-    /// The key whose value stands at this place, if it is on the same line.
-    fn key_before(&self, offset: usize) -> Option<&str> {
-        let before = self.text.get(..offset)?;
-        let line = before.rsplit('\n').next()?;
-        let key = line.split('=').next()?.trim();
-        (line.contains('=') && !key.is_empty() && !key.contains(breaks_line)).then_some(key)
     }
 }
 

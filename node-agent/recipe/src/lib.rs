@@ -12,6 +12,8 @@
 //! - [`explain`]: why an engine failed, from what it left in its log
 
 mod args;
+#[cfg(test)]
+mod args_tests;
 mod command;
 mod env;
 mod error;
@@ -25,6 +27,7 @@ mod flags;
 mod logline;
 mod name;
 mod options;
+mod place;
 mod progress;
 mod recipe;
 mod set;

@@ -13,6 +13,19 @@ const NOISE: &[&str] = &[
     "HTTP/1.1\"",
     "Warning:",
     "LD_PRELOAD",
+    "Route: /",
+    "Available routes are",
+    "IR op priority",
+    "distributed_init_method",
+    "assigned as DP rank",
+    "node_rank=",
+    "thread binding",
+    "Torch threads",
+    "custom fusions",
+    "Auto-prefetch",
+    "Supported tasks",
+    "Scale-out endpoints",
+    "template content format",
 ];
 
 /// The part of a log line that tells a person how far the engine is; `None` for what tells nothing (banners, warnings, the
@@ -97,6 +110,7 @@ mod tests {
             "Triton is installed, but doesn't include CPU backend. Disabling Triton.",
             "DEBUG 12-01 00:07:05 [x.py:1] something",
             "----------",
+            "(APIServer pid=1) INFO 12-01 00:10:40 [launcher.py:54] Route: /v1/models, Methods: GET",
         ] {
             assert_eq!(meaningful_line(line), None, "{line:?}");
         }
