@@ -217,13 +217,15 @@ impl Registry {
                 None => {}
             }
             node.models.retain(|_, replica| !replica.is_expired(now.unix_ms));
-            for replica in node.models.values().filter(|r| r.model.expires_ms != 0) {
-                let left = replica.model.expires_ms - now.unix_ms;
-                soonest(Duration::from_millis(left.max(0).unsigned_abs()));
+            for ms in node.models.values().filter_map(|replica| replica.expires_ms()) {
+                soonest(Duration::from_millis(
+                    ms.saturating_sub(now.unix_ms).max(0).unsigned_abs(),
+                ));
             }
         }
-        let oldest = now.unix_ms - FAILURE_KEPT.as_millis() as i64;
-        self.failures.retain(|f| f.model.state_since_ms > oldest);
+        let kept = i64::try_from(FAILURE_KEPT.as_millis()).unwrap_or(i64::MAX);
+        self.failures
+            .retain(|failure| now.unix_ms.saturating_sub(failure.model.state_since_ms) < kept);
         (ended, next)
     }
 

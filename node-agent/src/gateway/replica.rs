@@ -76,9 +76,16 @@ impl Replica {
         }
     }
 
-    /// Whether its job must have ended by Slurm's books.
+    /// When its job must have ended by Slurm's books, in milliseconds since the epoch. What is over already doesn't expire:
+    /// why it ended is still of use.
+    pub fn expires_ms(&self) -> Option<i64> {
+        let lives = (ModelState::Requested..=ModelState::Draining).contains(&self.state());
+        Some(self.model.expires_ms).filter(|ms| lives && *ms != 0)
+    }
+
+    /// Whether that moment has come.
     pub fn is_expired(&self, now_ms: i64) -> bool {
-        self.model.expires_ms != 0 && self.model.expires_ms <= now_ms
+        self.expires_ms().is_some_and(|ms| ms <= now_ms)
     }
 
     /// Whether it stands under a name of the site's, not of its owner's.

@@ -92,6 +92,16 @@ fn a_model_past_the_end_of_its_job_is_gone() {
 }
 
 #[test]
+fn a_failure_is_still_told_after_its_job_should_have_ended() {
+    let clock = Clock::start();
+    let mut failed = announced("tiny", "a", ModelState::Failed);
+    failed.model.expires_ms = START_MS + 30_000;
+    let mut registry = registry(vec![failed], clock.secs(0));
+    assert_eq!(registry.expire(clock.secs(60)).1, None);
+    assert_eq!(generations(&registry), ["a"]);
+}
+
+#[test]
 fn what_takes_no_requests_any_more_is_said_to_have_left() {
     let clock = Clock::start();
     for state in [ModelState::Draining, ModelState::Ended, ModelState::Failed] {
