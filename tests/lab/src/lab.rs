@@ -126,6 +126,21 @@ impl Lab {
         conf::compute_nodes(self.id(), (self.nodes.len() - 2) as u16)
     }
 
+    /// One line for people: what it is.
+    pub fn description(&self) -> String {
+        let names: Vec<_> = self.nodes.iter().map(Node::short).collect();
+        let cgroups = match Version::of_this_machine() {
+            Version::V1 => "v1",
+            Version::V2 => "v2",
+        };
+        format!(
+            "{} is up: Slurm {}, cgroup {cgroups}, nodes {}; enter it by `lab shell {0} NODE`",
+            self.id(),
+            self.state.release,
+            names.join(" ")
+        )
+    }
+
     /// Takes it down now and says what could not be removed; a drop can only print that.
     pub fn down(mut self) -> Result<()> {
         self.owned = false;

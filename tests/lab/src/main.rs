@@ -47,11 +47,9 @@ enum Verb {
     },
     /// A shell in a node
     Shell {
-        /// The lab (not needed if there is one)
-        id: Option<String>,
-        /// ctl, login, n1, …
-        #[arg(default_value = "login")]
-        node: String,
+        /// [LAB] [NODE]: the lab isn't needed if there is one; the node is ctl, login (the default), n1, …
+        #[arg(num_args = 0..=2, value_names = ["LAB", "NODE"])]
+        place: Vec<String>,
         /// root, alice (in the group `models`), bob, …
         #[arg(long, default_value = "alice")]
         user: String,
@@ -124,7 +122,9 @@ fn run(verb: Verb) -> Result<ExitCode> {
             if product {
                 spec = spec.product(&Product::locate()?)?;
             }
-            println!("{}", Lab::up(spec)?.id());
+            let lab = Lab::up(spec)?;
+            eprintln!("lab: {}", lab.description());
+            println!("{}", lab.id());
         }
         Verb::Down { id, all } => {
             let ids = if all {
@@ -134,7 +134,7 @@ fn run(verb: Verb) -> Result<ExitCode> {
             };
             ids.iter().try_for_each(|id| down(id))?;
         }
-        Verb::Shell { id, node, user } => return shell(&the_lab(id)?, &node, &user),
+        Verb::Shell { place, user } => return shell(place, &user),
         Verb::Exec {
             id,
             node,
@@ -169,8 +169,17 @@ fn the_lab(id: Option<String>) -> Result<String> {
     }
 }
 
-fn shell(id: &str, node: &str, user: &str) -> Result<ExitCode> {
-    let lab = Lab::attach(id)?;
+fn shell(place: Vec<String>, user: &str) -> Result<ExitCode> {
+    let (id, node) = match <[String; 2]>::try_from(place) {
+        Ok([id, node]) => (Some(id), Some(node)),
+        Err(mut place) => match place.pop() {
+            // One word is a lab if there is one of that name.
+            Some(word) if labs()?.contains(&word) => (Some(word), None),
+            word => (None, word),
+        },
+    };
+    let lab = Lab::attach(&the_lab(id)?)?;
+    let node = node.as_deref().unwrap_or("login");
     // `script` gives the shell a terminal of the node's own: job control works, and `srun --pty`.
     let command = lab
         .node(node)?
