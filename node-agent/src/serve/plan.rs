@@ -151,20 +151,10 @@ impl Plan {
         &self,
         given: &std::collections::HashMap<String, String>,
     ) -> Result<BTreeMap<String, String>, Refused> {
-        let wanted = |name: &str| {
-            self.recipe
-                .pass_env
-                .iter()
-                .any(|pattern| match pattern.strip_suffix('*') {
-                    Some(prefix) => name.starts_with(prefix),
-                    None => name == pattern,
-                })
-        };
-        let ours =
-            |name: &str| name.starts_with("SLURM_SERVE_") || name.contains(['=', '\0']) || name.is_empty();
+        // A name that is ours is never wanted, whatever pattern it fits.
         let picked: BTreeMap<String, String> = given
             .iter()
-            .filter(|(name, value)| wanted(name) && !ours(name) && !value.contains('\0'))
+            .filter(|(name, value)| self.recipe.wants_env(name) && !value.contains('\0'))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let size: usize = picked.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -174,5 +164,40 @@ impl Plan {
             )));
         }
         Ok(picked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_never_picks_what_is_ours() {
+        let recipe = "name = 'mine'\nsource = 'o/m'\npass_env = ['VLLM_*', 'SLURM_*', 'HF_HOME']";
+        let options = ServeOptions::check(&RawOptions {
+            model: "mine".into(),
+            ..RawOptions::default()
+        })
+        .expect("holds");
+        let asker = Asker {
+            user: "ada".into(),
+            groups: Vec::new(),
+        };
+        let plan = make(Path::new("/nowhere/at/all"), options, recipe, &asker).expect("a plan");
+        let given = [
+            "VLLM_API_KEY",
+            "VLLM_PORT",
+            "SLURM_SERVE_NONCE",
+            "PATH",
+            "VLLM_LOGGING_LEVEL",
+            "HF_HOME",
+        ];
+        let given = given.map(|name| (name.to_owned(), "x".to_owned())).into();
+        let picked = plan.pick_env(&given).expect("short enough");
+        assert_eq!(
+            picked.keys().map(String::as_str).collect::<Vec<_>>(),
+            ["HF_HOME", "VLLM_LOGGING_LEVEL"]
+        );
+        assert_eq!(plan.public_name, "ada/mine");
     }
 }
