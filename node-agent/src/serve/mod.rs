@@ -142,8 +142,8 @@ impl Models {
         let (job, options) = self
             .admit(uid, request.job_id, request.options.clone().unwrap_or_default())
             .await?;
-        if let Some(handle) = self.current(&job) {
-            return Ok(self.answer(&handle, &options));
+        if self.current(&job).is_some() {
+            return Ok(already_launched(&options));
         }
         let folder = &self.world.config.recipes;
         let recipe = plan::admin_recipe_or_own(folder, &options.model, request.has_user_recipe)?;
@@ -190,6 +190,8 @@ impl Models {
         if handles.get(&job.id).is_some_and(|handle| is_of(handle, &job)) {
             return Ok(());
         }
+        // Those whose time of remembrance is over.
+        handles.retain(|_, handle| !handle.messages.is_closed());
         let alive = handles.values().filter(|handle| !is_over(handle)).count();
         if alive >= self.world.config.max_models {
             return Err(OpenError::NoRoom(
@@ -313,16 +315,6 @@ impl Models {
         self.get(job.id).filter(|handle| is_of(handle, job))
     }
 
-    fn answer(&self, handle: &Handle, options: &ServeOptions) -> v1::OpenModelResponse {
-        let _ = handle;
-        v1::OpenModelResponse {
-            launch: false,
-            wanted_env: Vec::new(),
-            wait_for_ready: options.wait == slurm_serve_recipe::Wait::Ready,
-            ready_timeout_s: 0,
-        }
-    }
-
     fn order(
         &self,
         job: &Job,
@@ -361,6 +353,13 @@ impl Models {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u32, Handle>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn already_launched(options: &ServeOptions) -> v1::OpenModelResponse {
+    v1::OpenModelResponse {
+        wait_for_ready: options.wait == slurm_serve_recipe::Wait::Ready,
+        ..Default::default()
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::log::LogTail;
 use super::process::Known;
 use super::srun;
-use super::state::{Action, Event, Life};
+use super::state::{Action, Event, Life, asked_ending};
 use super::store::{Launch, Secrets};
 use super::world::World;
 
@@ -21,6 +21,9 @@ use super::world::World;
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// How often a client or runner that is no child of ours is looked at, and the end time in Slurm's books.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often, and at what distance, Slurm is asked why a job ended.
+const CAUSE_QUESTIONS: u32 = 30;
+const CAUSE_PAUSE: Duration = Duration::from_secs(1);
 /// Looks between two questions to Slurm about the job.
 const LOOKS_PER_QUESTION: u32 = 30;
 
@@ -37,6 +40,8 @@ pub enum Message {
     Detached(u64),
     /// Slurm's books say that the job ends then (milliseconds since the epoch).
     EndsAt(i64),
+    /// Slurm's books say that the job ended by this.
+    JobEndedBy(Cause),
 }
 
 /// A runner that proved who it is.
@@ -274,6 +279,8 @@ impl Task {
                 }
             }
             Message::Detached(_) => {}
+            // Only asked for once it is over.
+            Message::JobEndedBy(_) => {}
             Message::EndsAt(end_ms) => {
                 if end_ms != self.launch.end_ms {
                     self.launch.end_ms = end_ms;
@@ -563,13 +570,35 @@ impl Task {
     }
 
     /// Final: the state is kept a while for those who ask, and a late runner is told that it is over.
-    async fn over(self, mut inbox: mpsc::Receiver<Message>) {
+    async fn over(mut self, mut inbox: mpsc::Receiver<Message>) {
+        if self
+            .life
+            .ending
+            .as_ref()
+            .is_some_and(|ending| ending.cause() == Cause::JobEnded)
+        {
+            tokio::spawn(find_cause(
+                self.world.clone(),
+                self.launch.job_id,
+                self.me.clone(),
+            ));
+        }
         let until = Instant::now() + self.world.config.keep_ended;
         loop {
             let message = tokio::time::timeout_at(until, inbox.recv()).await;
             match message {
                 Ok(Some(Message::Attach(attach))) => {
                     let _ = attach.reply.send(Err(AttachRefused::Over));
+                }
+                Ok(Some(Message::JobEndedBy(cause))) => {
+                    let before = self.life.ending.take().unwrap_or_default();
+                    let text = asked_ending(cause).text;
+                    self.life.ending = Some(v1::Ending {
+                        cause: cause.into(),
+                        text,
+                        ..before
+                    });
+                    self.publish();
                 }
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
@@ -636,6 +665,39 @@ impl Task {
             },
             log_path: facts.log_path.clone(),
         }
+    }
+}
+
+/// Why the job ended. The hooks see only that it does; Slurm's books say it once the job is past COMPLETING.
+async fn find_cause(world: Arc<World>, job_id: u32, me: mpsc::WeakSender<Message>) {
+    let mut asked = 0_u32;
+    let cause = loop {
+        match world.slurm.job(job_id).await {
+            // Not in the books yet: task_exit comes before slurmctld hears of it.
+            Ok(Some(job)) if job.state == "COMPLETING" || job.state == "RUNNING" => {}
+            Ok(Some(job)) => break cause_of(&job.state),
+            Ok(None) => return,
+            Err(e) => tracing::debug!("why job {job_id} ended is not known: {e}"),
+        }
+        asked += 1;
+        if asked == CAUSE_QUESTIONS {
+            return;
+        }
+        tokio::time::sleep(CAUSE_PAUSE).await;
+    };
+    if let (Some(cause), Some(me)) = (cause, me.upgrade()) {
+        let _ = me.send(Message::JobEndedBy(cause)).await;
+    }
+}
+
+/// Of a job state as squeue prints it. A job that was asked to run again is pending.
+fn cause_of(state: &str) -> Option<Cause> {
+    match state {
+        "CANCELLED" => Some(Cause::Cancelled),
+        "TIMEOUT" | "DEADLINE" => Some(Cause::TimeLimit),
+        "PREEMPTED" => Some(Cause::Preempted),
+        "PENDING" | "REQUEUED" | "CONFIGURING" => Some(Cause::Requeued),
+        _ => None,
     }
 }
 

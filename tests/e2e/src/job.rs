@@ -114,6 +114,16 @@ impl Job<'_> {
         .with_context(|| self.explain())
     }
 
+    /// Waits until its model is over by this cause (`cancelled`, `engine_died`, …).
+    pub fn wait_cause(&self, wanted: &str) -> Result<Value> {
+        let what = format!("the model of job {} to be over by {wanted}", self.id);
+        wait_for(Duration::from_secs(60), &what, || {
+            let Ok(model) = self.model() else { return Ok(None) };
+            Ok((model["ending"]["cause"] == wanted).then_some(model))
+        })
+        .with_context(|| self.explain())
+    }
+
     /// Everything that helps to see why a test failed.
     pub fn explain(&self) -> String {
         let mut text = format!("--- output of job {}:\n{}", self.id, self.output());

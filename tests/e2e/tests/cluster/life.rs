@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
     ),
     ("an_untagged_job_sees_nothing_of_us", untagged),
     ("hold_keeps_a_serving_job_alive_and_stop_ends_it", hold_and_stop),
+    ("ends_that_were_asked_for_are_told_apart", causes_are_told_apart),
 ];
 
 fn script_starts_ready(site: &Site) -> Result<()> {
@@ -139,4 +140,27 @@ fn hold_and_stop(site: &Site) -> Result<()> {
         bail!("it is still listed");
     }
     Ok(())
+}
+
+fn causes_are_told_apart(site: &Site) -> Result<()> {
+    let cancelled = site.sbatch("alice", &["--serve-model=stub"], "sleep 300")?;
+    let finished = site.sbatch("alice", &["--serve-model=stub"], "true")?;
+    let requeued = site.sbatch("alice", &["--serve-model=stub", "--requeue"], "sleep 300")?;
+    cancelled.wait_model("ready")?;
+    cancelled.cancel()?;
+    cancelled.wait_cause("cancelled")?;
+    finished.wait_cause("job_ended")?;
+    requeued.wait_model("ready")?;
+    let first = requeued.model()?["generation"].clone();
+    site.lab
+        .controller()
+        .command("root", ["scontrol", "requeue", &requeued.id.to_string()])
+        .run()?;
+    requeued.wait_cause("requeued")?;
+    // It comes again as another generation of the same job.
+    wait_for(Duration::from_secs(60), "the requeued job's new model", || {
+        let model = requeued.model()?;
+        Ok((model["state"] == "ready" && model["generation"] != first).then_some(()))
+    })
+    .with_context(|| requeued.explain())
 }
