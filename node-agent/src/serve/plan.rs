@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use slurm_serve_proto::v1;
-use slurm_serve_recipe::{
-    OnFailure, Publish, RawOptions, Recipe, RecipeSet, ServeOptions, Wait, public_name,
-};
+use slurm_serve_recipe::{OnFailure, RawOptions, Recipe, RecipeSet, ServeOptions, Wait, public_name};
 
 /// A user's own recipe may be this long.
 pub const MAX_USER_RECIPE: usize = 64 * 1024;
@@ -97,24 +95,21 @@ pub fn make(folder: &Path, options: ServeOptions, user_recipe: &str, asker: &Ask
         None if user_recipe.is_empty() => return Err(unknown(&options.model, &nearest, folder)),
         None => own_recipe(user_recipe)?,
     };
-    let may_publish = match &recipe.publish {
-        Publish::Everyone => true,
-        Publish::Nobody => false,
-        Publish::Groups(groups) => groups.iter().any(|group| asker.groups.contains(group)),
-    };
-    if options.publish == Some(true) && !may_publish {
-        return Err(Refused(format!(
-            "you may not publish {:?} (its recipe says who may); leave --serve-publish away",
-            recipe.name
-        )));
-    }
-    let public = public_name(&recipe, is_admin_recipe, &options, &asker.user, may_publish);
+    // Who may not have the bare name publishes under his own, as for a recipe of his own.
+    let may_have_bare_name = recipe.publish.allows(&asker.groups);
+    let public = public_name(
+        &recipe,
+        is_admin_recipe,
+        &options,
+        &asker.user,
+        may_have_bare_name,
+    );
     let aliases = if public == recipe.name {
         recipe.aliases.clone()
     } else {
         Vec::new()
     };
-    let published = options.publish.unwrap_or(true) && may_publish;
+    let published = options.publish.unwrap_or(true);
     Ok(Plan {
         options,
         recipe,

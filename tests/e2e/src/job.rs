@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use serve_lab::wait_for;
+use serve_lab::{Node, wait_for};
 
 use crate::site::Site;
 
@@ -88,10 +88,14 @@ impl Job<'_> {
         .with_context(|| self.explain())
     }
 
-    /// Its model, by `sserve status --json` of its owner.
+    /// Its model, by `sserve status --json` of its owner, on the login node.
     pub fn model(&self) -> Result<Value> {
-        let login = self.site.lab.login();
-        let text = login
+        self.model_seen_from(self.site.lab.login())
+    }
+
+    /// Its model as its owner sees it from `node`.
+    pub fn model_seen_from(&self, node: &Node) -> Result<Value> {
+        let text = node
             .command(&self.user, ["sserve", "status", "--json", &self.id.to_string()])
             .run()?;
         Ok(serde_json::from_str(&text)?)
@@ -114,11 +118,13 @@ impl Job<'_> {
         .with_context(|| self.explain())
     }
 
-    /// Waits until its model is over by this cause (`cancelled`, `engine_died`, …).
-    pub fn wait_cause(&self, wanted: &str) -> Result<Value> {
+    /// Waits until its model on `node` is over by this cause (`cancelled`, `engine_died`, …).
+    pub fn wait_cause(&self, node: &Node, wanted: &str) -> Result<Value> {
         let what = format!("the model of job {} to be over by {wanted}", self.id);
         wait_for(Duration::from_secs(60), &what, || {
-            let Ok(model) = self.model() else { return Ok(None) };
+            let Ok(model) = self.model_seen_from(node) else {
+                return Ok(None);
+            };
             Ok((model["ending"]["cause"] == wanted).then_some(model))
         })
         .with_context(|| self.explain())
