@@ -43,8 +43,8 @@ const SAME_SIGNAL: Duration = Duration::from_millis(100);
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
 /// An engine that is not ready has nothing to drain.
 const LOADING_TERM: Duration = Duration::from_millis(1500);
-/// How often the engine's hold on shared memory is looked at.
-const SAMPLE: Duration = Duration::from_millis(500);
+/// How often the engine's hold on shared memory is looked at, while it loads and once it has loaded.
+const SAMPLE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 /// Of the log, told with a failure.
 const TOLD_LINES: usize = 20;
 const TOLD_BYTES: usize = 4096;
@@ -296,12 +296,14 @@ impl Runner {
     fn sample(&self) -> tokio::task::JoinHandle<()> {
         let leftovers = self.made.leftovers.clone();
         let engine = self.made.engine.as_ref().map(super::engine::Engine::pid);
+        let facts = self.link.facts.subscribe();
         tokio::spawn(async move {
             let (Some(leftovers), Some(engine)) = (leftovers, engine) else {
                 return;
             };
             for round in 0u64.. {
-                sleep(SAMPLE).await;
+                let loaded = facts.borrow().phase == RunnerPhase::Ready as i32;
+                sleep(if loaded { SAMPLE.1 } else { SAMPLE.0 }).await;
                 let leftovers = leftovers.clone();
                 let look = move || {
                     let thorough = round % 20 == 0;

@@ -1,11 +1,12 @@
 //! How it ends when somebody asks.
 
 use futures_util::StreamExt;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use slurm_serve_proto::v1::agent_message::Message as ToRunner;
 use slurm_serve_proto::v1::{Cause, Released, RunnerPhase, StopOrder};
 
-use crate::runner::{Run, Wish};
+use crate::runner::{Run, Wish, session};
 use crate::serving::{chat, streamed};
 
 #[tokio::test]
@@ -130,6 +131,20 @@ async fn an_engine_deaf_to_everything_is_killed_in_time() {
     }
     assert!(text.contains("engine_broke_off"), "the client is told: {text}");
     assert!(run.gone().await.success());
+}
+
+#[tokio::test]
+async fn a_signal_to_the_whole_tree_is_an_end_that_was_asked_for() {
+    let mut run = Run::ready(Wish::stub(&[("STUB_CHILD", "1")])).await;
+    // As proctrack/linuxproc does it: the engine before the runner.
+    let engine = run.engine_pid();
+    for pid in session(engine) {
+        let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+    }
+    run.signal(Signal::SIGTERM);
+    assert!(run.gone().await.success());
+    let ending = run.told.borrow().last().ending.expect("a reason");
+    assert_eq!(ending.cause(), Cause::JobEnded);
 }
 
 #[tokio::test]

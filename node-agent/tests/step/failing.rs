@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use crate::agent::{Agent, Manners, Told};
-use crate::runner::{Run, Wish, session, start_runner};
+use crate::runner::{MODEL, Run, Wish, session, start_runner};
 use crate::serving::{chat, streamed};
 
 /// Runs it to its end, which must be a failure told with its reason.
@@ -73,6 +73,22 @@ async fn the_death_of_the_engine_process_is_noticed_before_the_api_server_ends()
         text.push_str(&String::from_utf8_lossy(&chunk.expect("a clean end")));
     }
     assert!(text.contains("\"error\""), "{text}");
+    assert_eq!(run.gone().await.code(), Some(1));
+}
+
+#[tokio::test]
+async fn a_request_that_the_engine_breaks_off_gets_a_clean_502() {
+    let mut run = Run::ready(Wish::stub(&[("STUB_TOKEN_MS", "20")])).await;
+    let body = serde_json::json!({"model": MODEL, "max_tokens": 100_000, "messages": []});
+    let waiting = tokio::spawn(chat(&run, body).send());
+    run.agent()
+        .until("one in flight", |told| told.last().in_flight == 1)
+        .await;
+    kill(Pid::from_raw(run.engine_pid()), Signal::SIGKILL).expect("killed");
+    let answer = waiting.await.expect("joined").expect("answered");
+    assert_eq!(answer.status(), 502);
+    let body: serde_json::Value = serde_json::from_str(&answer.text().await.expect("text")).expect("JSON");
+    assert_eq!(body["error"]["code"], "engine_broke_off");
     assert_eq!(run.gone().await.code(), Some(1));
 }
 

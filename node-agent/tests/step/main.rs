@@ -3,5 +3,6 @@
 mod agent;
 mod ending;
 mod failing;
+mod hosting;
 mod runner;
 mod serving;

@@ -41,7 +41,7 @@ pub struct Sources<'a> {
     pub passed: &'a BTreeMap<String, String>,
     /// Ours and the recipe's.
     pub call: &'a BTreeMap<String, String>,
-    /// The engine's temporary files go here unless one of the others says otherwise.
+    /// The engine's temporary files go here whatever the others say: vLLM leaves some lying, and this folder is removed.
     pub tmp: &'a Path,
 }
 
@@ -53,12 +53,12 @@ pub fn environment(sources: &Sources<'_>) -> BTreeMap<String, String> {
                 .iter()
                 .any(|beginning| name.starts_with(beginning))
     });
-    let tmp = ("TMPDIR".to_owned(), sources.tmp.display().to_string());
     let layers = kept.chain(sources.passed).chain(sources.call);
-    let mut all: BTreeMap<String, String> = std::iter::once(tmp)
-        .chain(layers.map(|(name, value)| (name.clone(), value.clone())))
+    let mut all: BTreeMap<String, String> = layers
         .filter(|(name, value)| is_usable(name, value))
+        .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
+    all.insert("TMPDIR".to_owned(), sources.tmp.display().to_string());
     for name in NEVER {
         all.remove(*name);
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recipe_may_name_another_folder_for_temporary_files() {
+    fn temporary_files_go_into_the_folder_that_is_removed() {
         let none = BTreeMap::new();
         let call = map(&[("TMPDIR", "/scratch")]);
         let all = environment(&Sources {
@@ -123,6 +123,6 @@ mod tests {
             call: &call,
             tmp: Path::new("/p/t"),
         });
-        assert_eq!(all, call);
+        assert_eq!(all, map(&[("TMPDIR", "/p/t")]));
     }
 }
