@@ -57,6 +57,8 @@ impl Lab {
         };
         match lab.start(&spec, &root, vllm.as_deref()) {
             Ok(()) => {
+                lab.state.complete = true;
+                lab.state.save()?;
                 lab.owned = !spec.keep;
                 Ok(lab)
             }

@@ -201,7 +201,7 @@ fn list() -> Result<()> {
     for id in labs()? {
         match LabState::load(&id) {
             Ok(state) => {
-                let up = state.hub.is_some_and(|hub| hub.is_alive());
+                let up = state.complete && state.hub.is_some_and(|hub| hub.is_alive());
                 let names: Vec<_> = state.nodes.iter().map(|node| node.short.as_str()).collect();
                 println!(
                     "{id}  Slurm {}  {}{}  {}",

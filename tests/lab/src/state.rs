@@ -52,6 +52,8 @@ pub struct LabState {
     pub keep: bool,
     /// The process that started it.
     pub owner: ProcessId,
+    /// Whether it ever came up whole.
+    pub complete: bool,
     /// The hub's first process.
     pub hub: Option<ProcessId>,
     /// Controller, login node, compute nodes.
@@ -95,7 +97,8 @@ impl LabState {
         for _ in 0..100 {
             let id = random_id()?;
             let folder = folder(&id)?;
-            match fs::create_dir(&folder) {
+            // Closed to the machine's users: some have a uid that a lab's user has, and /home lies in it.
+            match fs::DirBuilder::new().mode(0o700).create(&folder) {
                 Ok(()) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
                 // The last other lab went just now, and the folder with it.
@@ -111,6 +114,7 @@ impl LabState {
                 release,
                 keep,
                 owner,
+                complete: false,
                 hub: None,
                 nodes: Vec::new(),
             };
@@ -153,9 +157,10 @@ impl LabState {
         folder(&self.id)
     }
 
-    /// Whether nobody is responsible for it any more: not to be kept, and its starter is gone.
+    /// Whether nobody is responsible for it any more: its starter is gone, and it isn't to be kept or was never whole.
     pub fn is_orphan(&self) -> bool {
-        !self.keep && !self.owner.is_alive()
+        let kept = self.keep && self.complete;
+        !kept && !self.owner.is_alive()
     }
 }
 
