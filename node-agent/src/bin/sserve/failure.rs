@@ -12,9 +12,11 @@ Exit codes:
   4    the agent (or gateway) that should know cannot be reached
   124  --timeout passed";
 
-/// The exit codes that are not 0.
+/// How it ended, where it is not simply done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
+    /// Whoever read the output has seen enough (`sserve list | head`). No failure, and nobody is told.
+    ReaderLeft = 0,
     /// It failed.
     Failed = 1,
     /// The command line is wrong.

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use slurm_serve::config::{Config, DEFAULT_PATH};
 
-use crate::failure::{EXIT_CODES, Failure};
+use crate::failure::{EXIT_CODES, Exit, Failure};
 use crate::find::Agents;
 
 /// See and steer the models that Slurm jobs serve (`sbatch --serve-model=NAME …`).
@@ -60,7 +60,9 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            out::note(&failure.line);
+            if failure.exit != Exit::ReaderLeft {
+                out::note(&failure.line);
+            }
             failure.exit.into()
         }
     }

@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::text::plain;
 
 /// Prints lines of a result.
@@ -35,11 +35,12 @@ pub fn note(text: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr().lock(), "sserve: {}", plain(text.as_ref()));
 }
 
-/// A reader that has seen enough (`sserve list | head`) ends the program without a word, as it does with any other command.
 fn written(result: std::io::Result<()>) -> Result<(), Failure> {
     match result {
         Ok(()) => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(Exit::ReaderLeft, ""))
+        }
         Err(error) => Err(Failure::failed(format!("cannot write to stdout: {error}"))),
     }
 }

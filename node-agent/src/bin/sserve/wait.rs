@@ -14,8 +14,10 @@ use crate::job_ref::{JobRef, named_or_surrounding};
 use crate::out;
 use crate::words;
 
-/// Between two questions to slurmctld about a job that is pending: it serves the whole cluster.
-const BETWEEN_PENDING: Duration = Duration::from_secs(5);
+/// The first pause between two questions to slurmctld about a job that is pending; each is twice as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// The longest: slurmctld serves the whole cluster.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Between two questions to the agent of a job that has just started.
 const BETWEEN_STARTED: Duration = Duration::from_secs(1);
 /// How long an agent may be away: as long as a waiting job bears it.
@@ -92,12 +94,15 @@ async fn until_ready(job: &JobRef, agents: &Agents, quiet: bool) -> Result<(List
 async fn until_known(job: &JobRef, agents: &Agents, quiet: bool) -> Result<Found, Failure> {
     let mut told = String::new();
     let mut started: Option<Instant> = None;
+    let mut next_pause = FIRST_PAUSE;
     loop {
         let (pause, news) = match agents.look(job).await? {
             Whereabouts::Found(found) => return Ok(*found),
             Whereabouts::Pending(reason) => {
                 started = None;
-                (BETWEEN_PENDING, format!("job {job} is pending ({reason})"))
+                let pause = next_pause;
+                next_pause = (pause * 2).min(LONGEST_PAUSE);
+                (pause, format!("job {job} is pending ({reason})"))
             }
             Whereabouts::Nothing(place) => {
                 let running = matches!(place.state.as_str(), "RUNNING" | "CONFIGURING" | "SUSPENDED");

@@ -1,0 +1,11 @@
+//! `sserve` as it is installed, against an agent, a gateway and Slurm's commands played by the test.
+
+mod fake;
+mod find;
+mod hold;
+mod list;
+mod logs;
+mod status;
+mod stop;
+mod url;
+mod wait;
