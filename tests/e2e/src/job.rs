@@ -20,7 +20,7 @@ pub struct Job<'a> {
 impl Job<'_> {
     /// Slurm's word on it: `RUNNING`, `COMPLETED`, …
     pub fn state(&self) -> Result<String> {
-        Ok(self.field("JobState")?)
+        self.field("JobState")
     }
 
     /// A field of `scontrol show job`.
