@@ -1,11 +1,10 @@
 //! Which agents there are: those of the configuration, else one on each of Slurm's nodes.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::process::Command;
 use tokio::task::JoinHandle;
 
 use super::Gateway;
@@ -13,6 +12,7 @@ use super::registry::Now;
 use super::watch;
 use crate::client::{AgentChannel, ClientError};
 use crate::config::Config;
+use crate::slurm::{Slurm, SlurmNode};
 
 /// Slurm is asked again so soon as long as it has never answered.
 const UNTIL_FIRST: Duration = Duration::from_secs(2);
@@ -118,9 +118,10 @@ impl Watchers {
 
     /// Asks Slurm for its nodes for ever. While it does not answer, those known stay.
     pub async fn follow_slurm(mut self) {
+        let slurm = Slurm::new(&self.config.agent);
         let (mut known, mut failing) = (false, false);
         loop {
-            match nodes(&self.config).await {
+            match nodes(&slurm, self.config.gateway.agent_port).await {
                 Ok(agents) => {
                     if failing || !known {
                         tracing::info!("Slurm names {} nodes", agents.len());
@@ -130,7 +131,9 @@ impl Watchers {
                 }
                 Err(why) => {
                     if !failing {
-                        tracing::error!("{why}; the agents known stay, and Slurm is asked again");
+                        tracing::error!(
+                            "{why}; the agents known stay, and Slurm is asked again (or name them in gateway.agents)"
+                        );
                     }
                     failing = true;
                 }
@@ -146,55 +149,24 @@ impl Watchers {
     }
 }
 
-/// Slurm's nodes and where they are, by `sinfo`.
-async fn nodes(config: &Config) -> Result<Agents, String> {
-    let program = program(&config.agent.slurm_bin_dir);
-    let limit = config.agent.slurm_command_timeout;
-    let mut command = Command::new(&program);
-    command
-        .args(["-h", "-N", "-o", "%N %o"])
-        .stdin(std::process::Stdio::null())
-        .kill_on_drop(true);
-    let shown = program.display();
-    let output = tokio::time::timeout(limit, command.output()).await;
-    let output = output
-        .map_err(|_| format!("{shown} did not answer within {} s", limit.as_secs()))?
-        .map_err(|e| {
-            format!("{shown}: {e}; set agent.slurm_bin_dir, or name the agents in gateway.agents")
-        })?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.lines().next().unwrap_or("it said nothing");
-        return Err(format!("{shown} failed ({}): {said}", output.status));
+/// Slurm's nodes, and where their agents are.
+async fn nodes(slurm: &Slurm, port: u16) -> Result<Agents, String> {
+    let nodes = slurm.nodes().await.map_err(|e| e.to_string())?;
+    if nodes.is_empty() {
+        return Err("Slurm names no node".to_owned());
     }
-    let agents = read_sinfo(
-        &String::from_utf8_lossy(&output.stdout),
-        config.gateway.agent_port,
-    );
-    if agents.is_empty() {
-        return Err(format!("{shown} names no node"));
-    }
-    Ok(agents)
+    Ok(at_port(nodes, port))
 }
 
-fn program(folder: &Path) -> PathBuf {
-    // An empty folder leaves the bare name, which is looked for in PATH.
-    folder.join("sinfo")
-}
-
-/// `NODENAME NODEADDR` lines; a node of several partitions comes several times.
-fn read_sinfo(text: &str, port: u16) -> Agents {
-    let pairs = text.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        let name = words.next()?;
-        let address = words.next().unwrap_or(name);
-        let address = match address.contains(':') {
-            true => format!("[{address}]:{port}"),
-            false => format!("{address}:{port}"),
+fn at_port(nodes: Vec<SlurmNode>, port: u16) -> Agents {
+    let named = nodes.into_iter().map(|node| {
+        let address = match node.address.contains(':') {
+            true => format!("[{}]:{port}", node.address),
+            false => format!("{}:{port}", node.address),
         };
-        Some((name.to_owned(), address))
+        (node.name, address)
     });
-    pairs.collect()
+    named.collect()
 }
 
 #[cfg(test)]
@@ -232,8 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn sinfo_is_read_with_one_entry_a_node() {
-        let agents = read_sinfo("n1 10.0.0.1\nn1 10.0.0.1\nn2 n2\nn3 fd00::3\n\n", 871);
+    fn an_agent_is_at_its_nodes_address() {
+        let nodes = [("n1", "10.0.0.1"), ("n2", "n2"), ("n3", "fd00::3")].map(|(name, address)| SlurmNode {
+            name: name.into(),
+            address: address.into(),
+        });
+        let agents = at_port(nodes.into(), 871);
         let shown: Vec<_> = agents.iter().map(|(n, a)| format!("{n}={a}")).collect();
         assert_eq!(shown, ["n1=10.0.0.1:871", "n2=n2:871", "n3=[fd00::3]:871"]);
     }

@@ -19,21 +19,7 @@ use super::router::{self, Refusal};
 use super::upstream::{Answer, Sent, clean_request, clean_response};
 
 /// What is passed on, all by POST: the work that a guard lets through to its engine, each named by a `model` in the body.
-pub const PATHS: [&str; 13] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/v1/rerank",
-    "/v2/rerank",
-    "/rerank",
-    "/v1/score",
-    "/score",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/audio/transcriptions",
-    "/v1/audio/translations",
-];
+pub use crate::step::guard::WORK as PATHS;
 
 /// Replicas tried for one request.
 const TRIES: usize = 3;

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use slurm_serve_proto::v1::ModelState;
@@ -39,10 +39,9 @@ pub struct Now {
 impl Now {
     /// This moment.
     pub fn read() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             instant: Instant::now(),
-            unix_ms: i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+            unix_ms: crate::clock::now_ms(),
         }
     }
 }

@@ -10,3 +10,4 @@ mod errors;
 mod listing;
 mod passing;
 mod retrying;
+mod with_guard;

@@ -16,7 +16,7 @@ pub enum Verdict {
 }
 
 /// Asked with POST: units of work.
-const WORK: &[&str] = &[
+pub const WORK: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/embeddings",

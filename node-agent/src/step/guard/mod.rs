@@ -28,6 +28,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use allow::WORK;
 pub use counts::Counts;
 
 /// Whether requests are let in.
