@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
-use crate::client::AgentChannel;
+use crate::client::{AgentChannel, ClientError};
 
 /// Revisions acted upon and not yet settled; more than that, and the stream waits.
 const UNSETTLED: usize = 64;
@@ -129,7 +129,14 @@ fn said(status: &tonic::Status) -> String {
     let mut text = status.message().to_owned();
     let mut deeper = std::error::Error::source(status);
     while let Some(source) = deeper {
-        text = source.to_string();
+        text = match source.downcast_ref() {
+            // Whoever shows it names the agent itself.
+            Some(ClientError::Transport(_, why)) => why.clone(),
+            Some(ClientError::Unproven(_, why)) => {
+                format!("its answer is not proven to come from root there ({why})")
+            }
+            _ => source.to_string(),
+        };
         deeper = source.source();
     }
     if text.is_empty() {
