@@ -39,6 +39,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const ATTACHING: Duration = Duration::from_secs(10);
 /// How often what need not be told at once is told.
 const TICK: Duration = Duration::from_millis(200);
+/// How often the facts are told while requests are in flight, changed or not.
+const BUSY: Duration = Duration::from_secs(1);
 /// Lines in one message.
 const BATCH: usize = 100;
 
@@ -179,6 +181,7 @@ impl Line {
             drop(out);
             return goodbye(incoming).await;
         }
+        let mut told_at = Instant::now();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -202,7 +205,7 @@ impl Line {
                         if out.send(message(ToAgent::Facts(now.clone()))).await.is_err() {
                             return Ended::Broken;
                         }
-                        told = now;
+                        (told, told_at) = (now, Instant::now());
                         if done {
                             drop(out);
                             return goodbye(incoming).await;
@@ -211,11 +214,11 @@ impl Line {
                 }
                 _ = tick.tick() => {
                     let now = self.now();
-                    if now != told {
+                    if now != told || (now.in_flight > 0 && told_at.elapsed() >= BUSY) {
                         if out.send(message(ToAgent::Facts(now.clone()))).await.is_err() {
                             return Ended::Broken;
                         }
-                        told = now;
+                        (told, told_at) = (now, Instant::now());
                     }
                     self.send_lines(&out).await;
                 }
