@@ -18,7 +18,7 @@ mod ask;
 mod checks;
 mod ending;
 mod engine;
-mod guard;
+pub mod guard;
 mod launch;
 mod leftovers;
 mod limits;

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use crate::agent::{Agent, Manners, Told};
-use crate::runner::{MODEL, Run, Wish, session, start_runner};
+use crate::runner::{MODEL, Run, Wish, session, start_runner, tell_stub};
 use crate::serving::{chat, streamed};
 
 /// Runs it to its end, which must be a failure told with its reason.
@@ -34,10 +34,12 @@ async fn failure(wish: Wish) -> Ending {
 #[tokio::test]
 async fn an_engine_that_exits_with_0_while_ready_has_died() {
     for code in ["0", "1"] {
-        let mut run = Run::ready(Wish::stub(&[
-            ("STUB_EXIT_AFTER_READY_MS", "50"),
-            ("STUB_EXIT_CODE", code),
-        ]))
+        let mut run = Run::ready(Wish::default()).await;
+        tell_stub(
+            &run.engine_socket(),
+            "/_stub/exit",
+            &format!("{{\"code\": {code}}}"),
+        )
         .await;
         assert_eq!(run.gone().await.code(), Some(1));
         let ending = run.told.borrow().last().ending.expect("a reason");

@@ -265,12 +265,24 @@ pub fn stub_engine() -> &'static Path {
 
 /// Asks the stub behind the guard's back.
 pub async fn ask_stub(socket: &Path, path: &str) -> String {
+    exchange(socket, "GET", path, "").await
+}
+
+/// Tells the stub what to do, likewise.
+pub async fn tell_stub(socket: &Path, path: &str, what: &str) -> String {
+    exchange(socket, "POST", path, what).await
+}
+
+async fn exchange(socket: &Path, method: &str, path: &str, body: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     let mut stream = tokio::net::UnixStream::connect(socket)
         .await
         .expect("the stub listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
     stream.write_all(request.as_bytes()).await.expect("asked");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("answered");
