@@ -40,6 +40,19 @@ pub struct SlurmJob {
     pub work_dir: String,
 }
 
+/// Where slurmctld has put a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobPlace {
+    /// Its number, also where it was asked for as `123_4` or `123+1`.
+    pub job_id: u32,
+    /// In Slurm's words: PENDING, RUNNING, COMPLETING, …
+    pub state: String,
+    /// All its nodes, as Slurm writes it; empty while it has none.
+    pub node_list: String,
+    /// Why it is pending, in Slurm's words: Resources, Priority, …
+    pub reason: String,
+}
+
 /// A node as Slurm knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlurmNode {
@@ -85,6 +98,17 @@ impl Slurm {
             .await;
         match answer {
             Ok(text) => Ok(text.lines().find_map(parse_job)),
+            Err(SlurmError::Failed(_, why)) if why.contains("Invalid job id") => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a job is: `job` is its number, `123_4` (a task of an array) or `123+1` (a component); `None` if slurmctld knows no
+    /// such job (it forgets an ended one after MinJobAge).
+    pub async fn place(&self, job: &str) -> Result<Option<JobPlace>, SlurmError> {
+        let args = ["-h", "-a", "-t", "all", "-j", job, "-o", "%A|%T|%N|%r"];
+        match self.run("squeue", &args).await {
+            Ok(text) => Ok(parse_place(&text, job)),
             Err(SlurmError::Failed(_, why)) if why.contains("Invalid job id") => Ok(None),
             Err(error) => Err(error),
         }
@@ -168,6 +192,21 @@ impl Slurm {
     }
 }
 
+/// The number of an array stands for all of its tasks; the one that bears it as its own is meant.
+fn parse_place(text: &str, job: &str) -> Option<JobPlace> {
+    let wanted: Option<u32> = job.parse().ok();
+    let mut places = text.lines().filter_map(|line| {
+        let mut fields = line.trim().splitn(4, '|');
+        Some(JobPlace {
+            job_id: fields.next()?.parse().ok()?,
+            state: fields.next()?.into(),
+            node_list: fields.next()?.into(),
+            reason: fields.next()?.into(),
+        })
+    });
+    places.find(|place| wanted.is_none_or(|id| id == place.job_id))
+}
+
 fn parse_job(line: &str) -> Option<SlurmJob> {
     let mut fields = line.splitn(6, '|');
     let uid = fields.next()?.trim().parse().ok()?;
@@ -237,6 +276,19 @@ mod tests {
         assert_eq!((job.node_list.as_str(), job.end_ms), ("n[1-2]", 0));
         assert_eq!(job.work_dir, "/home/alice/a|b");
         assert_eq!(parse_job("slurm_load_jobs error"), None);
+    }
+
+    #[test]
+    fn the_place_of_a_job_is_read_and_arrays_are_told_apart() {
+        let text = "11|RUNNING|n1|None\n10|RUNNING|n[2-3]|None\n";
+        assert_eq!(parse_place(text, "10").unwrap().node_list, "n[2-3]");
+        assert_eq!(parse_place(text, "10_1").unwrap().job_id, 11);
+        let pending = parse_place("12|PENDING||Resources\n", "12").unwrap();
+        assert_eq!(
+            (pending.node_list.as_str(), pending.reason.as_str()),
+            ("", "Resources")
+        );
+        assert_eq!(parse_place("", "12"), None);
     }
 
     #[test]

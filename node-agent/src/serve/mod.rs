@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 pub use self::log::{LogTail, Part};
 pub use self::model::{Attach, AttachRefused, Handle, Message, View};
-pub use self::plan::{Asker, Plan, Refused};
+pub use self::plan::{Asker, Plan, Refused, make as make_plan};
 pub use self::ports::Ports;
 pub use self::process::{Known, is_in_job};
 pub use self::state::Event;

@@ -1,4 +1,5 @@
-//! What can be known before minutes of loading: GPUs, weights, the engine's program and version.
+//! What can be known before minutes of loading: GPUs, weights, the engine's program and version. Asked by the runner of its own job, and by
+//! `sserve recipes check` of the node it runs on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ pub fn before_loading(
     Ok(())
 }
 
-fn enough_gpus(wanted: u32, job: &str, environment: &BTreeMap<String, String>) -> Result<(), Failure> {
+/// As many GPUs as wanted? `job` is the list of those of the job on this node, as far as the agent knows it.
+pub fn enough_gpus(wanted: u32, job: &str, environment: &BTreeMap<String, String>) -> Result<(), Failure> {
     let step = ["SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES"].map(|name| environment.get(name));
     // The step's own list is the narrowest; what the agent knows and what CUDA is told come after it.
     let lists = [
@@ -71,7 +73,7 @@ fn count(list: &str) -> u32 {
 }
 
 /// A path must be there for this user; a hub's id is the engine's business.
-fn weights(source: &str) -> Result<(), Failure> {
+pub fn weights(source: &str) -> Result<(), Failure> {
     let path = Path::new(source);
     if !path.is_absolute() {
         return Ok(());
@@ -94,7 +96,7 @@ fn weights(source: &str) -> Result<(), Failure> {
 }
 
 /// The program as it will be found, or `None` where an environment module provides it.
-fn program(recipe: &Recipe, search: &str) -> Result<Option<PathBuf>, Failure> {
+pub fn program(recipe: &Recipe, search: &str) -> Result<Option<PathBuf>, Failure> {
     let program = recipe.engine_program();
     let runs = |path: &Path| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
     let missing = |hint: &str| {
@@ -145,7 +147,8 @@ fn version(recipe: &Recipe, program: &Path) -> Result<(), Failure> {
     ))
 }
 
-fn installed_version(program: &Path) -> Option<String> {
+/// The version of the vLLM package that this program belongs to.
+pub fn installed_version(program: &Path) -> Option<String> {
     let root = program.parent()?.parent()?;
     let pythons = std::fs::read_dir(root.join("lib")).ok()?.flatten();
     let packages = pythons

@@ -15,7 +15,7 @@
 
 mod announcement;
 mod ask;
-mod checks;
+pub mod checks;
 mod ending;
 mod engine;
 pub mod guard;

@@ -5,6 +5,7 @@ mod find;
 mod hold;
 mod list;
 mod logs;
+mod recipes;
 mod status;
 mod stop;
 mod url;

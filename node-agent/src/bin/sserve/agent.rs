@@ -43,7 +43,7 @@ impl Agent {
         })
     }
 
-    /// The agent of `node`, by TCP.
+    /// The agent of `node`, at `HOST:PORT`, or at `unix:/path` where it runs on this machine.
     pub fn remote(
         node: &str,
         address: &str,
@@ -52,7 +52,10 @@ impl Agent {
     ) -> Result<Self, ClientError> {
         Ok(Self {
             node: node.into(),
-            channel: AgentChannel::tcp(node, address, connect.min(timeout))?,
+            channel: match address.strip_prefix("unix:") {
+                Some(path) => AgentChannel::unix(Path::new(path))?,
+                None => AgentChannel::tcp(node, address, connect.min(timeout))?,
+            },
             timeout,
         })
     }

@@ -6,13 +6,13 @@
 use std::time::Duration;
 
 use slurm_serve::config::Config;
+use slurm_serve::slurm::{JobPlace, Slurm, SlurmError};
 use slurm_serve_proto::v1::Model;
 use tokio::task::JoinSet;
 
 use crate::agent::{Agent, Trouble, nothing_there, silent};
 use crate::failure::{Exit, Failure};
 use crate::job_ref::JobRef;
-use crate::slurm::{JobPlace, Slurm, SlurmError};
 
 /// How many agents are asked at once: enough to hide their latency, few enough for one process's descriptors and munged.
 const AT_ONCE: usize = 64;
@@ -108,11 +108,8 @@ impl Agents {
                 Ok(Whereabouts::Pending(place.reason))
             }
             Some(place) => {
-                let first = self
-                    .slurm
-                    .first_host(&place.node_list)
-                    .await
-                    .map_err(|e| slurm_failed(&e))?;
+                let names = self.slurm.host_names(&place.node_list).await;
+                let first = names.map_err(|e| slurm_failed(&e))?.into_iter().next();
                 let Some(first) = first else {
                     return self.ask_everybody(id).await;
                 };
@@ -245,18 +242,20 @@ impl Agents {
             .map_err(|e| Failure::failed(e.to_string()))
     }
 
-    /// `(node, HOST:PORT)` as the config lists them, else all of Slurm's nodes at the configured port.
+    /// `(node, HOST:PORT or unix:/path)` as the config lists them, else all of Slurm's nodes at the configured port.
     async fn addresses(&self) -> Result<Vec<(String, String)>, SlurmError> {
         let listed = &self.config.gateway.agents;
         let mut addresses: Vec<(String, String)> = if listed.is_empty() {
             let port = self.config.gateway.agent_port;
-            let nodes = self.slurm.nodes().await?;
+            let nodes = self.slurm.nodes().await?.into_iter();
             nodes
-                .into_iter()
-                .map(|(node, address)| (node, with_port(&address, port)))
+                .map(|node| (node.name, with_port(&node.address, port)))
                 .collect()
         } else {
-            let pairs = listed.iter().filter_map(|pair| pair.split_once('='));
+            // One that is written wrongly is refused where it is used, as no address.
+            let pairs = listed
+                .iter()
+                .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
             pairs
                 .map(|(node, address)| (node.trim().to_owned(), address.trim().to_owned()))
                 .collect()

@@ -10,7 +10,7 @@ mod list;
 mod logs;
 mod out;
 mod plugin;
-mod slurm;
+mod recipes;
 mod status;
 mod stop;
 mod table;
@@ -51,6 +51,7 @@ enum Verb {
     Wait(wait::Args),
     Url(url::Args),
     Hold(hold::Args),
+    Recipes(recipes::Args),
     /// For admins: the SPANK plugin as a file
     Plugin(plugin::Args),
 }
@@ -92,6 +93,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Verb::Wait(args) => wait::run(args, &agents, json).await,
             Verb::Url(args) => url::run(args, &agents, json).await,
             Verb::Hold(args) => hold::run(args, &agents, json).await,
+            Verb::Recipes(args) => recipes::run(args, agents.config(), json).await,
             Verb::Plugin(args) => plugin::run(args, json),
         }
     });
