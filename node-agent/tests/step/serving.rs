@@ -1,5 +1,7 @@
 //! Up to READY, and what the guard lets through.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -135,6 +137,28 @@ async fn the_engine_never_sees_the_key() {
         "{environment}"
     );
     assert!(environment.contains("VLLM_PORT=18200") && environment.contains("SLURM_JOB_ID=7"));
+}
+
+#[tokio::test]
+async fn whoever_never_shows_the_key_does_not_keep_a_connection() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let run = Run::ready(Wish::default()).await;
+    let port = run.told.borrow().last().port as u16;
+    let mut silent = tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .expect("connected");
+    let mut slow = tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .expect("connected");
+    slow.write_all(b"GET /v1/models HTTP/1.1\r\nhost: x\r\n")
+        .await
+        .expect("written");
+    for stream in [&mut silent, &mut slow] {
+        let mut answer = Vec::new();
+        let closed = tokio::time::timeout(Duration::from_secs(30), stream.read_to_end(&mut answer)).await;
+        closed.expect("closed").expect("read to the end");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! One request: checked, passed on, its answer streamed back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
@@ -17,18 +18,23 @@ use super::{Door, Shared, headers};
 /// The engine's answer, or the guard's own.
 pub type Answer = Response<Either<Passed, Full<Bytes>>>;
 
-/// Answers `request`. Whatever goes wrong becomes an answer too.
-pub async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Answer {
-    match pass(&shared, request).await {
+/// Answers `request`, and sets `proven` if it carries the key. Whatever goes wrong becomes an answer too.
+pub async fn answer(shared: Arc<Shared>, proven: &AtomicBool, request: Request<Incoming>) -> Answer {
+    match pass(&shared, proven, request).await {
         Ok(response) => response.map(Either::Left),
         Err(reply) => reply.map(Either::Right),
     }
 }
 
-async fn pass(shared: &Shared, mut request: Request<Incoming>) -> Result<Response<Passed>, Reply> {
+async fn pass(
+    shared: &Shared,
+    proven: &AtomicBool,
+    mut request: Request<Incoming>,
+) -> Result<Response<Passed>, Reply> {
     if !shared.key.admits(request.headers()) {
         return Err(reply::unauthorized());
     }
+    proven.store(true, Ordering::Relaxed);
     match allow::verdict(request.method(), request.uri().path()) {
         Verdict::Pass => {}
         Verdict::NoPath => return Err(reply::no_path(request.uri().path())),

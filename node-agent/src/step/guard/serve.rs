@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -20,6 +21,9 @@ use super::{Shared, pass};
 /// client who closes and no request meets a closing connection.
 const SILENCE: Duration = Duration::from_secs(120);
 
+/// How long a connection may go without having shown the key: strangers must not hold all places.
+const UNPROVEN: Duration = Duration::from_secs(8);
+
 /// At most so many connections at once; the next ones wait in the kernel's queue.
 const CONNECTIONS: u64 = 4096;
 
@@ -34,10 +38,11 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>, stop: Cancellatio
             accepted = accept(&listener, &places) => accepted,
         };
         let Some((stream, place)) = accepted else { continue };
-        let shared = shared.clone();
+        let (shared, proven) = (shared.clone(), Arc::new(AtomicBool::new(false)));
+        let proof = proven.clone();
         let service = service_fn(move |request| {
-            let shared = shared.clone();
-            async move { Ok::<_, Infallible>(pass::answer(shared, request).await) }
+            let (shared, proof) = (shared.clone(), proof.clone());
+            async move { Ok::<_, Infallible>(pass::answer(shared, &proof, request).await) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -46,7 +51,14 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>, stop: Cancellatio
             .serve_connection(TokioIo::new(stream), service);
         let watched = graceful.watch(connection);
         tokio::spawn(async move {
-            if let Err(error) = watched.await {
+            tokio::pin!(watched);
+            let early = tokio::time::timeout(UNPROVEN, &mut watched).await;
+            let ended = match early {
+                Ok(ended) => ended,
+                Err(_) if proven.load(Ordering::Relaxed) => watched.await,
+                Err(_) => Ok(()),
+            };
+            if let Err(error) = ended {
                 tracing::debug!(%error, "a client's connection broke");
             }
             drop(place);
