@@ -23,7 +23,7 @@ const FOLDERS: [&str; 5] = [
 ];
 
 /// What there was on a node: processes (user and command line, not pids, so that a restarted daemon is no change),
-/// listening sockets, files in the usual places, Slurm's cgroups. Each line with how often it was there.
+/// listening sockets, files in the usual places, Slurm's cgroups that hold processes. Each line with how often it was there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     lines: BTreeMap<String, usize>,
@@ -50,13 +50,8 @@ impl Snapshot {
             })?
             .with_context(|| format!("can't look at {}", node.name()))?;
         lines.extend(node.processes()?.iter().map(process_line));
-        // Slurm keeps a user's own (empty) folder for the next job of that user.
-        let folders = cgroup::folders(node.name()).into_iter().filter(|path| {
-            path.rsplit('/')
-                .next()
-                .is_some_and(|name| !name.starts_with("uid_") && name != "system")
-        });
-        lines.extend(folders.map(|path| format!("cgroup   {path}")));
+        let groups = cgroup::in_use(node.name());
+        lines.extend(groups.into_iter().map(|path| format!("cgroup   {path}")));
         Ok(lines.into_iter().collect())
     }
 
