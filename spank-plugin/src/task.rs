@@ -17,7 +17,7 @@ use slurm_serve_proto::v1::{
     AwaitModelRequest, AwaitModelResponse, LaunchModelRequest, Model, ModelState, OpenModelRequest,
     OpenModelResponse,
 };
-use slurm_serve_recipe::{EnvMode, MAX_RECIPE_BYTES, RawOptions, Recipe, ServeOptions};
+use slurm_serve_recipe::{EnvMode, MAX_ENV_BYTES, MAX_RECIPE_BYTES, RawOptions, Recipe, ServeOptions};
 use tonic::Code;
 
 use crate::environment;
@@ -35,9 +35,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RETRY: Duration = Duration::from_millis(500);
 /// The agent ends the wait by the recipe's deadline. Should it forget to, we do, this much later.
 const GRACE: Duration = Duration::from_secs(300);
-/// What may be handed over of the job's environment, names and values together.
-const LARGEST_ENVIRONMENT: usize = 1024 * 1024;
-
 /// What this needs of Slurm: the job's environment, and a way to speak.
 pub trait Job {
     /// One variable of the job.
@@ -145,7 +142,10 @@ impl<'a> Waiter<'a> {
                 self.bear_with(began, error)?;
                 continue;
             }
-            match self.await_model(&opened)? {
+            // The agent does not know how long the user's own recipe allows before it has it.
+            let own = own_recipe.map_or(Duration::ZERO, |recipe| recipe.ready_timeout);
+            let allowed = own.max(Duration::from_secs(opened.ready_timeout_s.into()));
+            match self.await_model(&opened, allowed)? {
                 Seen::Use(model) => {
                     // A later step of the job finds the model ready, and has nothing to tell.
                     if self.asker.leads && (opened.launch || self.progress.has_shown()) {
@@ -201,13 +201,13 @@ impl<'a> Waiter<'a> {
             .iter()
             .map(|(name, value)| name.len() + value.len())
             .sum::<usize>()
-            > LARGEST_ENVIRONMENT
+            > MAX_ENV_BYTES
         {
             return Err(Failure::from(format!(
                 "serve: what the recipe {} passes on of this job's environment is larger than {} KiB: name fewer variables in its \
                  pass_env",
                 self.asker.options.model,
-                LARGEST_ENVIRONMENT / 1024
+                MAX_ENV_BYTES / 1024
             )));
         }
         let request = LaunchModelRequest {
@@ -221,9 +221,10 @@ impl<'a> Waiter<'a> {
         Ok(self.agent.call(CALL, call).map(|_| ()))
     }
 
-    fn await_model(&mut self, opened: &OpenModelResponse) -> Result<Seen, Failure> {
-        let deadline = Duration::from_secs(opened.ready_timeout_s.into()) + GRACE;
+    fn await_model(&mut self, opened: &OpenModelResponse, allowed: Duration) -> Result<Seen, Failure> {
+        let deadline = allowed + GRACE;
         let mut seen_revision = 0;
+        let mut note = String::new();
         loop {
             let began = Instant::now();
             let answer = match self.look(seen_revision) {
@@ -243,6 +244,10 @@ impl<'a> Waiter<'a> {
                 )));
             }
             seen_revision = answer.revision;
+            if self.asker.leads && note != answer.note {
+                self.job.say(&format!("serve: {}", one_line(&answer.note)));
+                note = answer.note;
+            }
             let Some(model) = answer.model else {
                 return Ok(Seen::Unknown("it knows no model of this job yet".into()));
             };

@@ -48,3 +48,6 @@ pub use version::version_at_least;
 
 /// The largest recipe text read from anywhere: a user's own recipe travels to the agent as text, which bounds it too.
 pub const MAX_RECIPE_BYTES: usize = 64 * 1024;
+
+/// The most that is passed on of a job's environment, names and values together.
+pub const MAX_ENV_BYTES: usize = 256 * 1024;

@@ -127,7 +127,11 @@ impl Rooms {
 
 async fn published(models: Vec<Model>, caller: Caller, known: &mut HashSet<String>) -> Vec<Model> {
     let mut shown = Vec::new();
-    for model in models.into_iter().filter(|model| model.published) {
+    for mut model in models.into_iter().filter(|model| model.published) {
+        // Requests go to what is ready. That one leaves must reach the watcher even where munge is down.
+        if model.state() != ModelState::Ready {
+            model.key.clear();
+        }
         known.insert(model.generation.clone());
         match show(model, caller).await {
             Ok(model) => shown.push(model),

@@ -55,18 +55,17 @@ impl Jobs for Rooms {
         let _ = tokio::time::timeout(wait, news).await;
         let View {
             revision,
-            mut model,
+            model,
             job_ending,
             log_note,
             ..
         } = view.borrow().clone();
-        if !log_note.is_empty() && model.progress.is_empty() {
-            model.progress = log_note;
-        }
+        let model = Some(show(model, caller).await?);
         Ok(Response::new(AwaitModelResponse {
             revision,
-            model: Some(show(model, caller).await?),
+            model,
             job_ending,
+            note: log_note,
         }))
     }
 

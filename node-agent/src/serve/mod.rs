@@ -142,8 +142,14 @@ impl Models {
         let (job, options) = self
             .admit(uid, request.job_id, request.options.clone().unwrap_or_default())
             .await?;
-        if self.current(&job).is_some() {
-            return Ok(already_launched(&options));
+        let wait_for_ready = options.wait == slurm_serve_recipe::Wait::Ready;
+        if let Some(handle) = self.current(&job) {
+            let ready_timeout_s = handle.launch.ready_timeout_s;
+            return Ok(v1::OpenModelResponse {
+                wait_for_ready,
+                ready_timeout_s,
+                ..Default::default()
+            });
         }
         let folder = &self.world.config.recipes;
         let recipe = plan::admin_recipe_or_own(folder, &options.model, request.has_user_recipe)?;
@@ -153,10 +159,8 @@ impl Models {
                 .as_ref()
                 .map(|recipe| recipe.pass_env.clone())
                 .unwrap_or_default(),
-            wait_for_ready: options.wait == slurm_serve_recipe::Wait::Ready,
-            ready_timeout_s: recipe.map_or(0, |recipe| {
-                u32::try_from(recipe.ready_timeout.as_secs()).unwrap_or(u32::MAX)
-            }),
+            wait_for_ready,
+            ready_timeout_s: recipe.map_or(0, |recipe| seconds(recipe.ready_timeout)),
         })
     }
 
@@ -232,6 +236,7 @@ impl Models {
             internal_port: given.internal,
             port: 0,
             end_ms,
+            ready_timeout_s: seconds(plan.recipe.ready_timeout),
             was_ready: false,
             client: None,
             runner: None,
@@ -356,11 +361,8 @@ impl Models {
     }
 }
 
-fn already_launched(options: &ServeOptions) -> v1::OpenModelResponse {
-    v1::OpenModelResponse {
-        wait_for_ready: options.wait == slurm_serve_recipe::Wait::Ready,
-        ..Default::default()
-    }
+fn seconds(duration: std::time::Duration) -> u32 {
+    u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
 }
 
 /// A requeued job comes again with the same id and a higher count. A job that was looked up, not told of, has no count to compare.

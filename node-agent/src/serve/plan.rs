@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use slurm_serve_proto::v1;
-use slurm_serve_recipe::{OnFailure, RawOptions, Recipe, RecipeSet, ServeOptions, Wait, public_name};
-
-/// A user's own recipe may be this long.
-pub const MAX_USER_RECIPE: usize = 64 * 1024;
-/// All variables passed on from a job may be this long together.
-pub const MAX_ENV: usize = 256 * 1024;
+use slurm_serve_recipe::{
+    MAX_ENV_BYTES, MAX_RECIPE_BYTES, OnFailure, RawOptions, Recipe, RecipeSet, ServeOptions, Wait,
+    public_name,
+};
 
 /// What will be launched.
 #[derive(Debug, Clone)]
@@ -121,9 +119,9 @@ pub fn make(folder: &Path, options: ServeOptions, user_recipe: &str, asker: &Ask
 }
 
 fn own_recipe(text: &str) -> Result<Recipe, Refused> {
-    if text.len() > MAX_USER_RECIPE {
+    if text.len() > MAX_RECIPE_BYTES {
         return Err(Refused(format!(
-            "your recipe is {} bytes long; {MAX_USER_RECIPE} are allowed",
+            "your recipe is {} bytes long; {MAX_RECIPE_BYTES} are allowed",
             text.len()
         )));
     }
@@ -153,9 +151,9 @@ impl Plan {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         let size: usize = picked.iter().map(|(name, value)| name.len() + value.len()).sum();
-        if size > MAX_ENV {
+        if size > MAX_ENV_BYTES {
             return Err(Refused(format!(
-                "the variables that the recipe passes on are {size} bytes long; {MAX_ENV} are allowed"
+                "the variables that the recipe passes on are {size} bytes long; {MAX_ENV_BYTES} are allowed"
             )));
         }
         Ok(picked)

@@ -45,6 +45,8 @@ pub struct Launch {
     pub port: u16,
     /// Milliseconds since the epoch; 0 = unknown.
     pub end_ms: i64,
+    /// How long readiness may take, counted from the engine's start.
+    pub ready_timeout_s: u32,
     /// Was it ever ready?
     pub was_ready: bool,
     /// The srun client: pid, and start time in clock ticks since boot, which tells it from a later process of the same pid.
@@ -233,6 +235,7 @@ pub(super) mod tests {
             internal_port: 18200,
             port: 0,
             end_ms: 0,
+            ready_timeout_s: 1800,
             was_ready: false,
             client: None,
             runner: None,

@@ -366,6 +366,7 @@ impl Jobs for Agent {
             revision,
             model: Some(self.get(asked.job_id)?),
             job_ending,
+            note: String::new(),
         }))
     }
 

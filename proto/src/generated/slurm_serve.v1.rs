@@ -82,7 +82,8 @@ pub struct Model {
     #[prost(message, optional, tag = "20")]
     pub ending: ::core::option::Option<Ending>,
     /// The job's key for this model, for those who may use it. Over a Unix socket: clear text, to the owner and root.
-    /// Over TCP: a munge credential restricted to the caller's uid, so that only the caller can read it. Empty for all others.
+    /// Over TCP: a munge credential restricted to the caller's uid, so that only the caller can read it. Empty for all others, and in
+    /// WatchModels for every model that is not READY.
     #[prost(string, tag = "21")]
     pub key: ::prost::alloc::string::String,
     /// The server's whole log, as a path on the job's node. Told to the owner and to admins only.
@@ -759,6 +760,9 @@ pub struct AwaitModelResponse {
     /// The job is being ended: whoever waits inside it should end too.
     #[prost(bool, tag = "3")]
     pub job_ending: bool,
+    /// Something the user should know although it changes nothing: the log could not be put where it belongs. One line, or empty.
+    #[prost(string, tag = "4")]
+    pub note: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StreamLogRequest {

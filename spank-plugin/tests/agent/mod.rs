@@ -231,6 +231,7 @@ impl Jobs for Books {
                     .ok_or_else(|| Status::not_found("no model of this job"))?,
             ),
             job_ending: told.job_ending,
+            note: String::new(),
         }))
     }
 
