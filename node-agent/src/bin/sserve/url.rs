@@ -97,6 +97,9 @@ fn exports(model: &ListedModel, key: &str) -> Vec<String> {
         .collect();
     if let Some(host) = host(&model.base_url) {
         let host = shell_word(host);
+        // Programs read one or the other: the one that is missing must not hide what the other says.
+        lines.push("no_proxy=\"${no_proxy:-${NO_PROXY:-}}\"".into());
+        lines.push("NO_PROXY=\"${NO_PROXY:-$no_proxy}\"".into());
         for name in ["no_proxy", "NO_PROXY"] {
             lines.push(format!("export {name}=\"${{{name}:+${name},}}\"{host}"));
         }
@@ -135,7 +138,7 @@ mod tests {
                 "sk-`id`",
                 "alice/it's $(touch /nonexistent/x)",
                 "a.example,10.0.0.1",
-                "10.0.0.1",
+                "a.example,10.0.0.1",
             ]
         );
         assert!(shell.stderr.is_empty());
