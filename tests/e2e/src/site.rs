@@ -60,6 +60,11 @@ const GATEWAY_LOG: &str = "/var/log/slurm-serve-gateway.log";
 impl Site {
     /// Builds it. Every program is up and answering when this returns.
     pub fn up(options: &Options) -> Result<Self> {
+        Self::up_with(options, |spec| spec)
+    }
+
+    /// Builds it on a lab that `shape` has had the last word on.
+    pub fn up_with(options: &Options, shape: impl FnOnce(LabSpec) -> LabSpec) -> Result<Self> {
         let product = Product::locate()?;
         let stub = stub_engine(&product)?;
         let mut spec = LabSpec {
@@ -81,7 +86,7 @@ impl Site {
         for (key, value) in &options.settings {
             spec = spec.setting(key, value);
         }
-        let lab = Lab::up(spec)?;
+        let lab = Lab::up(shape(spec))?;
         // Every node answers to its name everywhere; the gateway is on the login node.
         let config = settings::config(lab.login().name());
         for node in lab.nodes() {

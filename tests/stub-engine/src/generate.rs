@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -34,6 +35,7 @@ struct Answer {
     inside: InEngine,
     id: String,
     created: u64,
+    stamp: bool,
 }
 
 impl Answer {
@@ -54,6 +56,7 @@ impl Answer {
             ask,
             id,
             created: engine.created,
+            stamp: engine.script.stamp,
         }
     }
 
@@ -145,7 +148,11 @@ impl Answer {
             }
             (Kind::Completion, Delta::Role) => unreachable!("a completion has no roles"),
         };
-        event(&self.envelope("chat.completion.chunk", json!([choice])))
+        let mut chunk = self.envelope("chat.completion.chunk", json!([choice]));
+        if self.stamp {
+            chunk["stub_ns"] = now_ns().into();
+        }
+        event(&chunk)
     }
 }
 
@@ -156,6 +163,12 @@ enum Delta {
 
 fn token(i: u64) -> String {
     format!("{i} ")
+}
+
+/// For a client on the same machine: how long a token took to it.
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0))
 }
 
 fn event(value: &Value) -> Bytes {

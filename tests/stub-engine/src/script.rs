@@ -81,6 +81,10 @@ pub const VARIABLES: &[(&str, &str)] = &[
         "tokens of an answer whose request sets no max_tokens (default 16)",
     ),
     (
+        "STUB_STAMP",
+        "1: each token of a stream says in stub_ns when it was made, in nanoseconds since the epoch",
+    ),
+    (
         "STUB_BREAK_AFTER",
         "cuts the connection after that many tokens of a stream",
     ),
@@ -199,6 +203,8 @@ pub struct Script {
     pub engine_death: Duration,
     /// Makes vLLM's temporary files, with a segment of this many bytes.
     pub leave_behind: Option<u64>,
+    /// Tokens of a stream tell when they were made.
+    pub stamp: bool,
     /// Where the changeable part starts.
     pub live: Live,
 }
@@ -235,6 +241,7 @@ impl Script {
             child: read.switch("STUB_CHILD")?,
             engine_death: Duration::from_millis(read.number("STUB_ENGINE_DEATH_MS")?.unwrap_or(4800)),
             leave_behind: leave_behind.then_some(shm),
+            stamp: read.switch("STUB_STAMP")?,
             live: Live {
                 hang: if hang_after.is_some() {
                     Hang::None
