@@ -59,7 +59,7 @@ async fn an_agent_that_dies_meanwhile_is_said() {
     let mut logs = world.start(&["logs", "-f", "12"]);
     assert_eq!(logs.line().await, "one");
     world.kill_agent().await;
-    logs.end().await.fails(4, &["agent of this node"]);
+    logs.end().await.fails(4, &["agent of n1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

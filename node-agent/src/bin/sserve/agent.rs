@@ -34,10 +34,10 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// The agent of this node, by its socket.
-    pub fn local(socket: &Path, timeout: Duration) -> Result<Self, ClientError> {
+    /// The agent of this node, by its socket; `node` is what people call it.
+    pub fn local(node: &str, socket: &Path, timeout: Duration) -> Result<Self, ClientError> {
         Ok(Self {
-            node: "this node".into(),
+            node: node.into(),
             channel: AgentChannel::unix(socket)?,
             timeout,
         })

@@ -40,7 +40,7 @@ pub struct Found {
 pub enum Whereabouts {
     /// An agent has it.
     Found(Box<Found>),
-    /// The job has no node yet; the text is Slurm's reason.
+    /// The job has no node yet; the text is Slurm's reason, ` (Resources)`, or empty.
     Pending(String),
     /// The job is on its nodes, but the agent there knows no model of it, or none of ours.
     Nothing(JobPlace),
@@ -64,7 +64,7 @@ impl Agents {
             Whereabouts::Found(found) => Ok(*found),
             Whereabouts::Pending(reason) => Err(Failure::new(
                 Exit::NotFound,
-                format!("job {job} is still pending ({reason}); `sserve wait {job}` waits for its model"),
+                format!("job {job} is still pending{reason}; `sserve wait {job}` waits for its model"),
             )),
             Whereabouts::Nothing(_) => Err(nothing_there(job)),
         }
@@ -105,7 +105,11 @@ impl Agents {
         match place {
             None => self.ask_everybody(id).await,
             Some(place) if place.node_list.is_empty() && place.state == "PENDING" => {
-                Ok(Whereabouts::Pending(place.reason))
+                // Slurm says "None" until it has looked at the job for the first time.
+                Ok(Whereabouts::Pending(match place.reason.as_str() {
+                    "" | "None" => String::new(),
+                    reason => format!(" ({reason})"),
+                }))
             }
             Some(place) => {
                 let names = self.slurm.host_names(&place.node_list).await;
@@ -140,7 +144,10 @@ impl Agents {
     pub fn local(&self) -> Option<Agent> {
         let socket = &self.config.agent.socket;
         match socket.exists() {
-            true => Agent::local(socket, self.config.client.timeout).ok(),
+            true => {
+                let named = Some(self.config.agent.node_name.as_str()).filter(|name| !name.is_empty());
+                Agent::local(named.unwrap_or("this node"), socket, self.config.client.timeout).ok()
+            }
             false => None,
         }
     }

@@ -29,10 +29,14 @@ pub struct Args {
 /// Runs the verb.
 pub async fn run(args: Args, agents: &Agents, json: bool) -> Result<(), Failure> {
     let gateway = &agents.config().client.gateway;
-    let listing = match gateway.is_empty() || args.agents || args.all {
+    let mut listing = match gateway.is_empty() || args.agents || args.all {
         true => from_agents(agents, args.all).await?,
         false => from_gateway(gateway, agents).await?,
     };
+    if !args.all {
+        // A gateway also tells of what failed lately.
+        listing.models.retain(|model| !words::is_over(model));
+    }
     if json {
         out::json(&listing)?;
     } else if listing.models.is_empty() && listing.agents.iter().all(|a| a.state == AgentState::Ok) {

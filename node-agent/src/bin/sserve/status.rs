@@ -74,7 +74,9 @@ fn detail(model: &ListedModel) -> Vec<String> {
         (false, false) => format!(" for {since}"),
     };
     say("state", format!("{}{since}", model.state));
-    say("progress", model.progress.clone());
+    if !words::is_over(model) {
+        say("progress", model.progress.clone());
+    }
     if let Some(ending) = &model.ending {
         say("cause", ending.cause.replace('_', " "));
         say("", ending.text.clone());

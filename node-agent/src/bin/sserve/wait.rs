@@ -102,7 +102,7 @@ async fn until_known(job: &JobRef, agents: &Agents, quiet: bool) -> Result<Found
                 started = None;
                 let pause = next_pause;
                 next_pause = (pause * 2).min(LONGEST_PAUSE);
-                (pause, format!("job {job} is pending ({reason})"))
+                (pause, format!("job {job} is pending{reason}"))
             }
             Whereabouts::Nothing(place) => {
                 let running = matches!(place.state.as_str(), "RUNNING" | "CONFIGURING" | "SUSPENDED");

@@ -86,6 +86,7 @@ fn past(state: &str) -> &str {
     match state {
         "ended" => "has ended",
         "failed" => "failed",
+        "draining" => "is ending",
         other => other,
     }
 }
