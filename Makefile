@@ -40,7 +40,7 @@ lab-clean: ## The same, and the cache of root file systems and vLLM
 	@target/release/lab clean
 
 test: setup build ## Unit tests and the end-to-end tests on the lab
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 lint: ## Formatting and lints, as CI does
 	cargo fmt --all --check

@@ -41,9 +41,9 @@ fn script_starts_ready(site: &Site) -> Result<()> {
 }
 
 fn no_wait(site: &Site) -> Result<()> {
-    let script = r#"curl -sS -o /dev/null -w 'first answer %{http_code}\n' -H "Authorization: Bearer $OPENAI_API_KEY" "$OPENAI_BASE_URL/models"; sserve wait && echo ready"#;
+    let script = r#"curl -sS -o /dev/null -w 'first answer %{http_code}\n' -H "Authorization: Bearer $OPENAI_API_KEY" "$OPENAI_BASE_URL/models"; sserve wait && echo it has come"#;
     let job = site.sbatch("alice", &["--serve-model=late", "--serve-wait=no"], script)?;
-    let output = job.wait_output("ready\n")?;
+    let output = job.wait_output("it has come\n")?;
     ensure!(
         output.contains("first answer 503"),
         "a model that loads says so: {output}"
