@@ -16,6 +16,13 @@ impl Hooks for Rooms {
     ) -> Result<Response<JobStartedResponse>, Status> {
         Caller::of(&request)?.must_be_root()?;
         let told = request.into_inner();
+        let node = &self.models.world().node;
+        if !told.node.is_empty() && told.node != *node {
+            tracing::error!(
+                "Slurm calls this node {}, this agent {node}: set agent.node_name, or no job here gets its model",
+                told.node
+            );
+        }
         let job = Job {
             id: told.job_id,
             uid: told.uid,
