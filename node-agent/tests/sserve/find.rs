@@ -45,7 +45,10 @@ async fn an_agent_that_should_know_and_does_not_answer_is_unreachable() {
     world.kill_agent().await;
     world.job("12", "12|RUNNING|n1|None");
     let status = world.run(&["status", "12"]).await;
-    status.fails(4, &["agent of this node", "is `slurm-serve agent` running there?"]);
+    status.fails(
+        4,
+        &["agent of this node", "is `slurm-serve agent` running there?"],
+    );
     // On another node; and in a list of nodes.
     world.configure("[gateway]\nagents = [\"n2=127.0.0.1:1\", \"n1=127.0.0.1:1\"]");
     world.job("13", "13|RUNNING|n[2-3]|None");
