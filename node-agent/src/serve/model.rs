@@ -346,9 +346,14 @@ impl Task {
         self.publish();
     }
 
-    async fn take_facts(&mut self, facts: v1::RunnerFacts) {
+    async fn take_facts(&mut self, mut facts: v1::RunnerFacts) {
         let phase = facts.phase();
-        let port = u16::try_from(facts.port).unwrap_or(0);
+        let mut port = u16::try_from(facts.port).unwrap_or(0);
+        if facts.ending.is_some() && port != self.launch.port {
+            // It failed so fast that its port is closed again before we looked: why it failed is all that counts now.
+            port = self.launch.port;
+            facts.port = u32::from(port);
+        }
         if port != 0 && port != self.launch.port {
             if !super::process::listens(port, self.launch.uid) {
                 tracing::warn!(

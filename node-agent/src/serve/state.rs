@@ -155,11 +155,15 @@ impl Life {
             Event::Stop(cause) => self.stop(cause),
             Event::Released if self.state == ModelState::Draining => vec![Action::SendReleased],
             Event::Released => Vec::new(),
-            Event::JobEnded => self.finish(Ending {
-                cause: Cause::JobEnded.into(),
-                text: "the job ended".into(),
-                ..Ending::default()
-            }),
+            Event::JobEnded => {
+                let ended = Ending {
+                    cause: Cause::JobEnded.into(),
+                    text: "the job ended".into(),
+                    ..Ending::default()
+                };
+                let last = self.failing().unwrap_or(ended);
+                self.finish(last)
+            }
         }
     }
 
@@ -234,8 +238,16 @@ impl Life {
         }
     }
 
+    /// Why it is failing, while it still leaves the catalog.
+    fn failing(&self) -> Option<Ending> {
+        self.ending
+            .clone()
+            .filter(|ending| self.asked.is_none() && !is_asked(ending.cause()))
+    }
+
     fn stop(&mut self, cause: Cause) -> Vec<Action> {
-        if self.asked.is_some() {
+        // A failure often ends the job, and the job's end must not make it look asked for.
+        if self.asked.is_some() || self.failing().is_some() {
             return Vec::new();
         }
         self.asked = Some(cause);
@@ -382,6 +394,20 @@ mod tests {
         ));
         assert_eq!(done, [Action::KillStep, Action::Close { failed: false }]);
         assert_eq!(life.ending.unwrap().cause(), Cause::Stopped);
+    }
+
+    #[test]
+    fn a_failure_that_ends_its_job_stays_a_failure() {
+        for last in [Event::Facts(RunnerPhase::Done, None), Event::JobEnded] {
+            let mut life = ready();
+            life.step(Event::Facts(RunnerPhase::Leaving, Some(died())));
+            life.step(Event::Stop(Cause::JobEnded));
+            life.step(last);
+            assert_eq!(
+                (life.state, life.ending.unwrap().cause()),
+                (ModelState::Failed, Cause::EngineDied)
+            );
+        }
     }
 
     #[test]
