@@ -1,6 +1,8 @@
 //! An agent without an engine, for trying the plugin in a lab by hand:
 //! `fake_agent SOCKET ready|fail SECONDS`, or `fake_agent SOCKET silent|hangup`. Prints what the plugin says to it.
 //!
+//! Once `SOCKET.ending` exists it answers that the job is being ended.
+//!
 //! `docs/plugin.md` has the cases that it was made for.
 
 #[path = "../tests/agent/mod.rs"]
@@ -90,6 +92,9 @@ fn serve(socket: &Path, well: bool, loading: Duration) -> ! {
         for (list, printed) in lines.iter().zip(&mut printed) {
             list[*printed..].iter().for_each(|line| println!("{line}"));
             *printed = list.len();
+        }
+        if socket.with_extension("sock.ending").exists() {
+            books.tell(|told| told.job_ending = true);
         }
         if lines[2].len() > launched {
             (launched, since) = (lines[2].len(), Instant::now());
