@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use slurm_serve_proto::v1::{Ending, Model, ModelState};
+use slurm_serve_proto::v1::{Cause, Ending, Model, ModelState};
 
 /// The least time between two lines that only show progress within one state.
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
@@ -89,6 +89,21 @@ pub fn state_word(state: ModelState) -> &'static str {
     }
 }
 
+/// How it ends. One that fails drains for a moment too, and what matters is that it failed.
+fn end_word(model: &Model) -> &'static str {
+    let asked = |cause| {
+        use Cause::*;
+        matches!(
+            cause,
+            JobEnded | Cancelled | TimeLimit | Preempted | Requeued | Stopped
+        )
+    };
+    match (model.state(), &model.ending) {
+        (ModelState::Draining, Some(ending)) if !asked(ending.cause()) => state_word(ModelState::Failed),
+        (state, _) => state_word(state),
+    }
+}
+
 /// What to say of a model that is over before the job could use it: what happened, what to do, where the log is.
 pub fn ending_lines(model: &Model) -> Vec<String> {
     let nothing = Ending::default();
@@ -100,7 +115,7 @@ pub fn ending_lines(model: &Model) -> Vec<String> {
     let mut lines = vec![format!(
         "serve: {}: {}: {what}",
         one_line(&model.name),
-        state_word(model.state())
+        end_word(model)
     )];
     if !ending.hint.is_empty() {
         lines.push(format!("serve: what to do: {}", one_line(&ending.hint)));
@@ -193,6 +208,20 @@ mod tests {
                 "serve: its log: /home/u/serve-7.log on n1",
             ]
         );
+    }
+
+    #[test]
+    fn one_that_fails_has_failed_while_it_still_drains() {
+        let mut draining = model(ModelState::Draining, "");
+        let ending = |cause: Cause| Ending {
+            cause: cause.into(),
+            text: "why".into(),
+            ..Ending::default()
+        };
+        draining.ending = Some(ending(Cause::EngineDied));
+        assert_eq!(ending_lines(&draining), ["serve: m: failed: why"]);
+        draining.ending = Some(ending(Cause::Stopped));
+        assert_eq!(ending_lines(&draining), ["serve: m: draining: why"]);
     }
 
     #[test]

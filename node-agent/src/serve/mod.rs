@@ -11,6 +11,7 @@ mod process;
 mod srun;
 pub mod state;
 mod store;
+mod sweep;
 mod users;
 mod world;
 

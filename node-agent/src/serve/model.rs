@@ -355,7 +355,18 @@ impl Task {
             facts.port = u32::from(port);
         }
         if port != 0 && port != self.launch.port {
-            if !super::process::listens(port, self.launch.uid) {
+            let ends = matches!(
+                phase,
+                RunnerPhase::Leaving | RunnerPhase::Draining | RunnerPhase::Done
+            );
+            if super::process::listens(port, self.launch.uid) {
+                self.launch.port = port;
+                self.world
+                    .ports
+                    .keep(&self.launch.generation, port, self.launch.internal_port);
+                self.keep();
+            } else if !ends {
+                // One that failed at once has let go of its port before this is read; why it did so must be heard.
                 tracing::warn!(
                     generation = self.launch.generation,
                     port,
@@ -363,11 +374,6 @@ impl Task {
                 );
                 return;
             }
-            self.launch.port = port;
-            self.world
-                .ports
-                .keep(&self.launch.generation, port, self.launch.internal_port);
-            self.keep();
         }
         let ending = facts.ending.clone();
         let before = self.life.state;
@@ -564,6 +570,9 @@ impl Task {
         self.world.ports.release(&self.launch.generation);
         self.world.store.forget(&self.launch.generation);
         self.log.close();
+        if self.facts.phase() != RunnerPhase::Done {
+            self.sweep();
+        }
         if failed && self.launch.cancel_job_on_failure {
             let (world, job_id) = (self.world.clone(), self.launch.job_id);
             tokio::spawn(async move {
@@ -572,6 +581,16 @@ impl Task {
                 }
             });
         }
+    }
+
+    /// A runner that was killed could not remove its folder.
+    fn sweep(&self) {
+        let (scratch, job_id, uid) = (
+            self.world.config.scratch_dir.clone(),
+            self.launch.job_id,
+            self.launch.uid,
+        );
+        tokio::task::spawn_blocking(move || super::sweep::folders(&scratch, job_id, uid));
     }
 
     /// Final: the state is kept a while for those who ask, and a late runner is told that it is over.
@@ -605,6 +624,8 @@ impl Task {
                     });
                     self.publish();
                 }
+                // Only now is nothing of the job running that could still write there.
+                Ok(Some(Message::Event(Event::JobEnded))) => self.sweep(),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::signal::Signal;
 use serde_json::Value;
 use serve_lab::{Background, Lab, LabSpec, Node, On, Product, wait_for};
 
+use crate::agents::Agents;
 use crate::job::Job;
 use crate::settings;
 
@@ -49,12 +49,11 @@ impl Default for Options {
 pub struct Site {
     /// The lab below.
     pub lab: Lab,
-    agents: Mutex<Vec<(String, Background)>>,
+    pub(crate) agents: Agents,
     gateway: Mutex<Option<Background>>,
 }
 
 /// Where programs log in a node.
-const AGENT_LOG: &str = "/var/log/slurm-serve-agent.log";
 const GATEWAY_LOG: &str = "/var/log/slurm-serve-gateway.log";
 
 impl Site {
@@ -66,7 +65,8 @@ impl Site {
     /// Builds it on a lab that `shape` has had the last word on.
     pub fn up_with(options: &Options, shape: impl FnOnce(LabSpec) -> LabSpec) -> Result<Self> {
         let product = Product::locate()?;
-        let stub = stub_engine(&product)?;
+        let stub = built(&product, "stub-engine", "serve-stub-engine")?;
+        let stranger = built(&product, "stranger", "serve-e2e")?;
         let mut spec = LabSpec {
             nodes: options.nodes,
             vllm: options.engine == Engine::Real,
@@ -75,6 +75,7 @@ impl Site {
         }
         .product(&product)?
         .bind(On::All, "/usr/lib/slurm-serve/stub-engine", stub)
+        .bind(On::All, "/usr/lib/slurm-serve/stranger", stranger)
         .prepare(|node| {
             node.command("root", ["useradd", "--system", "--no-create-home", "slurm-serve"])
                 .run()?;
@@ -94,7 +95,7 @@ impl Site {
         }
         let site = Self {
             lab,
-            agents: Mutex::default(),
+            agents: Agents::default(),
             gateway: Mutex::default(),
         };
         for node in site.lab.compute() {
@@ -107,41 +108,6 @@ impl Site {
     /// A compute node, `1` is the first.
     pub fn node(&self, number: usize) -> &Node {
         &self.lab.compute()[number - 1]
-    }
-
-    /// Starts a node's agent and waits until it answers.
-    pub fn start_agent(&self, node: &Node) -> Result<()> {
-        let agent = node
-            .command("root", ["slurm-serve", "agent"])
-            .env("RUST_LOG", "info,slurm_serve=debug")
-            .spawn(AGENT_LOG)?;
-        let what = format!("the agent of {} to answer", node.name());
-        let answers = wait_for(Duration::from_secs(15), &what, || {
-            if !agent.is_running()? {
-                bail!("it ended: {}", node.tail(AGENT_LOG, 5));
-            }
-            let socket = node
-                .inside(|| std::os::unix::net::UnixStream::connect("/run/slurm-serve/agent.sock").is_ok())?;
-            Ok(socket.then_some(()))
-        });
-        answers.with_context(|| node.tail(AGENT_LOG, 20))?;
-        lock(&self.agents).push((node.name().to_owned(), agent));
-        Ok(())
-    }
-
-    /// Sends a signal to the agent of a node.
-    pub fn signal_agent(&self, node: &Node, signal: Signal) -> Result<()> {
-        let agents = lock(&self.agents);
-        let found = agents.iter().rev().find(|(name, _)| name == node.name());
-        found
-            .with_context(|| format!("no agent was started on {}", node.name()))?
-            .1
-            .signal(signal)
-    }
-
-    /// What a node's agent has logged, the last lines.
-    pub fn agent_log(&self, node: &Node) -> String {
-        node.tail(AGENT_LOG, 60)
     }
 
     /// Starts the gateway and waits until it answers.
@@ -246,6 +212,11 @@ impl Site {
             .command(user, argv)
             .input(format!("#!/bin/bash\n{script}\n"))
             .run()?;
+        self.job(user, &output)
+    }
+
+    /// The job of which `sbatch --parsable` told.
+    pub fn job(&self, user: &str, output: &str) -> Result<Job<'_>> {
         let id = output.trim().split(';').next().unwrap_or_default().parse();
         let id = id.with_context(|| format!("sbatch said {output:?}"))?;
         Ok(Job {
@@ -256,55 +227,52 @@ impl Site {
     }
 }
 
+/// The admin's recipes: file name and text.
 fn recipes(engine: Engine) -> Vec<(String, String)> {
-    let stub = |name: &str, env: &[(&str, &str)], more: &str| {
-        (format!("{name}.toml"), settings::stub_recipe(name, env, more))
+    let stub =
+        |name: &'static str, env: &[(&str, &str)], more: &str| (name, settings::stub_recipe(name, env, more));
+    let other = |name: &'static str, from: &str, to: &str| {
+        let text = settings::stub_recipe(name, &[], "");
+        (name, text.replace(from, to))
     };
+    let forever = [("STUB_LOAD_MS", "600000")];
+    let (_, endless) = stub("endless", &forever, "");
     let mut recipes = vec![
         stub("stub", &[], "aliases = [\"stub-alias\"]"),
         stub("slow", &[("STUB_TOKEN_MS", "100"), ("STUB_TOKENS", "20")], ""),
-        stub("loading", &[("STUB_LOAD_MS", "600000")], ""),
+        stub("busy", &[("STUB_TOKEN_MS", "20")], ""),
+        stub("loading", &forever, ""),
+        ("endless", endless.replace("\"30s\"", "\"1s\"")),
         stub("late", &[("STUB_LOAD_MS", "1500")], ""),
         stub("dies", &[("STUB_FAIL", "engine-init")], ""),
         stub("nobody", &[], "publish = \"nobody\""),
-        stub("hungry", &[], "").map_gpus(16),
-        (
-            "missing.toml".into(),
-            settings::stub_recipe("missing", &[], "").replace("/opt", "/opt/no/such/weights"),
-        ),
-        (
-            "no-engine.toml".into(),
-            settings::stub_recipe("no-engine", &[], "")
-                .replace("/usr/lib/slurm-serve/stub-engine", "/opt/no/such/vllm"),
+        other("hungry", "gpus = 0", "gpus = 16"),
+        other("pair", "gpus = 0", "gpus = 2"),
+        other("missing", "/opt", "/opt/no/such/weights"),
+        other(
+            "no-engine",
+            "/usr/lib/slurm-serve/stub-engine",
+            "/opt/no/such/vllm",
         ),
     ];
     if engine == Engine::Real {
-        recipes.push(("tiny.toml".into(), settings::TINY.into()));
+        recipes.push(("tiny", settings::TINY.into()));
     }
-    recipes
+    let file = |(name, text)| (format!("{name}.toml"), text);
+    recipes.into_iter().map(file).collect()
 }
 
-trait MapGpus {
-    fn map_gpus(self, gpus: u32) -> Self;
-}
-
-impl MapGpus for (String, String) {
-    fn map_gpus(self, gpus: u32) -> Self {
-        (self.0, self.1.replace("gpus = 0", &format!("gpus = {gpus}")))
-    }
-}
-
-fn stub_engine(product: &Product) -> Result<PathBuf> {
-    let path = product.built.join("stub-engine");
+fn built(product: &Product, program: &str, package: &str) -> Result<PathBuf> {
+    let path = product.built.join(program);
     if !path.is_file() {
         bail!(
-            "there is no {}: build it first (cargo build -p serve-stub-engine)",
+            "there is no {}: build it first (cargo build -p {package})",
             path.display()
         );
     }
     Ok(path)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

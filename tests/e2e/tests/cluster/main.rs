@@ -2,13 +2,20 @@
 //!
 //! `cargo test -p serve-e2e --test cluster -- NAME` runs some; `SERVE_E2E=stub` leaves out what needs the real vLLM.
 
+mod agent;
+mod ends;
+mod faults;
+mod interactive;
 mod life;
+mod refused;
+mod strangers;
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::{Arguments, Failed, Trial};
 use serve_e2e::{Engine, Options, Site, tour};
+use serve_lab::{Node, wait_for};
 use std::time::Duration;
 
 /// One test: its name and what it does.
@@ -26,7 +33,16 @@ fn main() -> Result<()> {
     } else {
         Engine::Real
     };
-    let mut tests: Vec<Test> = life::TESTS.to_vec();
+    let mut tests: Vec<Test> = [
+        life::TESTS,
+        refused::TESTS,
+        faults::TESTS,
+        interactive::TESTS,
+        strangers::TESTS,
+        ends::TESTS,
+        agent::TESTS,
+    ]
+    .concat();
     if engine == Engine::Real {
         tests.push(("real_vllm_from_sbatch_to_the_empty_node", real_vllm));
     }
@@ -64,6 +80,7 @@ fn main() -> Result<()> {
 fn run(site: &Site, test: fn(&Site) -> Result<()>) -> Result<()> {
     let before = tour::snapshots(site)?;
     let result = test(site);
+    site.repair()?;
     site.cancel_all()?;
     for (node, before) in site.lab.compute().iter().zip(&before) {
         let clean = node.wait_until_clean(before, CLEAN);
@@ -80,4 +97,15 @@ fn run(site: &Site, test: fn(&Site) -> Result<()>) -> Result<()> {
 
 fn real_vllm(site: &Site) -> Result<()> {
     tour::tour(site, "tiny", &mut |_| {}).map(|_| ())
+}
+
+/// What an agent answers to a caller that is none of the product's own programs (see `src/bin/stranger.rs`).
+fn stranger(node: &Node, user: &str, argv: &[&str]) -> Result<String> {
+    let argv = [&["/usr/lib/slurm-serve/stranger"], argv].concat();
+    node.command(user, argv).run()
+}
+
+/// Waits for what should come soon.
+fn until(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait_for(Duration::from_secs(20), what, || Ok(condition()?.then_some(())))
 }

@@ -1,0 +1,316 @@
+//! Speaks to an agent as nobody of the product's own would: somebody else's job, texts that no option can carry, a runner that is none, a
+//! credential that was used already. The tests run it in a lab's nodes, as whatever user, and look at what the agent says.
+//!
+//! Prints one line for each answer, `OK …` or `CODE: message`, and exits 0 whatever the answer is.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use serde_json::{Value, json};
+use slurm_serve::client::AgentChannel;
+use slurm_serve::munge;
+use slurm_serve_proto::MUNGE_METADATA;
+use slurm_serve_proto::v1::catalog_client::CatalogClient;
+use slurm_serve_proto::v1::hooks_client::HooksClient;
+use slurm_serve_proto::v1::jobs_client::JobsClient;
+use slurm_serve_proto::v1::runner_client::RunnerClient;
+use slurm_serve_proto::v1::runner_message::Message as Said;
+use slurm_serve_proto::v1::*;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
+
+const SOCKET: &str = "/run/slurm-serve/agent.sock";
+const LIST: &str = "/slurm_serve.v1.Catalog/ListModels";
+
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    call: Call,
+}
+
+#[derive(Subcommand)]
+enum Call {
+    /// Jobs.GetModel over the socket.
+    Get { job: u32 },
+    /// Jobs.AwaitModel.
+    Await { job: u32 },
+    /// Jobs.StreamLog, its first chunk.
+    Log { job: u32 },
+    /// Jobs.StopModel.
+    Stop { job: u32 },
+    /// Catalog.ListModels.
+    List,
+    /// Hooks.JobStarted for a job of `uid`, with options as JSON (`{"model": …, "args": …}`).
+    Started { job: u32, uid: u32, options: String },
+    /// Hooks.OpenModel with options as JSON.
+    Open { job: u32, options: String },
+    /// Hooks.LaunchModel with options, a recipe of the user's own and variables, as JSON.
+    Launch {
+        job: u32,
+        options: String,
+        #[arg(default_value = "")]
+        recipe: String,
+        #[arg(default_value = "{}")]
+        env: String,
+    },
+    /// Hooks.JobEnding.
+    Ending { job: u32 },
+    /// Hooks.JobEnded.
+    Ended { job: u32 },
+    /// Runner.Attach: claims to be the runner of this launch.
+    Attach {
+        job: u32,
+        generation: String,
+        #[arg(default_value = "")]
+        nonce: String,
+        #[arg(default_value = "")]
+        secret: String,
+    },
+    /// Catalog.ListModels over TCP with a credential of this kind.
+    Tcp {
+        address: String,
+        node: String,
+        credential: Credential,
+    },
+    /// Jobs.GetModel over TCP, as the product's own client does it.
+    TcpGet { address: String, node: String, job: u32 },
+    /// grpc.health.v1 over TCP, without any credential.
+    Health { address: String },
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Credential {
+    Good,
+    None,
+    Replayed,
+    OtherNode,
+    OtherMethod,
+    Rubbish,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let channel = AgentChannel::unix(Path::new(SOCKET))?;
+    let mut jobs = JobsClient::new(channel.clone());
+    let mut hooks = HooksClient::new(channel.clone());
+    match Cli::parse().call {
+        Call::Get { job } => {
+            let answer = jobs.get_model(GetModelRequest { job_id: job }).await;
+            tell(answer, |model| shown(&model));
+        }
+        Call::Await { job } => {
+            let request = AwaitModelRequest {
+                job_id: job,
+                ..Default::default()
+            };
+            tell(jobs.await_model(request).await, |answer| {
+                shown(&answer.model.unwrap_or_default())
+            });
+        }
+        Call::Log { job } => {
+            let request = StreamLogRequest {
+                job_id: job,
+                tail_lines: 0,
+                follow: false,
+            };
+            let lines = match jobs.stream_log(request).await {
+                Ok(stream) => stream.into_inner().message().await,
+                Err(status) => Err(status),
+            };
+            tell(lines.map(tonic::Response::new), |chunk| {
+                chunk.unwrap_or_default().lines.join(" | ")
+            });
+        }
+        Call::Stop { job } => tell(jobs.stop_model(StopModelRequest { job_id: job }).await, nothing),
+        Call::List => {
+            let answer = CatalogClient::new(channel)
+                .list_models(ListModelsRequest::default())
+                .await;
+            tell(answer, list);
+        }
+        Call::Started { job, uid, options } => {
+            let request = JobStartedRequest {
+                job_id: job,
+                uid,
+                gid: uid,
+                cluster: "lab".into(),
+                node_list: host()?,
+                work_dir: "/tmp".into(),
+                options: Some(self::options(&options)?),
+                ..Default::default()
+            };
+            tell(hooks.job_started(request).await, nothing);
+        }
+        Call::Open { job, options } => {
+            let request = OpenModelRequest {
+                job_id: job,
+                options: Some(self::options(&options)?),
+                ..Default::default()
+            };
+            tell(hooks.open_model(request).await, |answer| format!("{answer:?}"));
+        }
+        Call::Launch {
+            job,
+            options,
+            recipe,
+            env,
+        } => {
+            let env: HashMap<String, String> = serde_json::from_str(&env).context("the variables")?;
+            let request = LaunchModelRequest {
+                job_id: job,
+                options: Some(self::options(&options)?),
+                env,
+                user_recipe: recipe,
+                ..Default::default()
+            };
+            tell(hooks.launch_model(request).await, nothing);
+        }
+        Call::Ending { job } => {
+            let request = JobEndingRequest {
+                job_id: job,
+                wait_status: 0,
+            };
+            tell(hooks.job_ending(request).await, nothing);
+        }
+        Call::Ended { job } => tell(hooks.job_ended(JobEndedRequest { job_id: job }).await, nothing),
+        Call::Attach {
+            job,
+            generation,
+            nonce,
+            secret,
+        } => {
+            let hello = RunnerHello {
+                job_id: job,
+                generation,
+                nonce,
+                secret,
+                pid: std::process::id(),
+                ..Default::default()
+            };
+            let hello = RunnerMessage {
+                message: Some(Said::Hello(hello)),
+            };
+            let answer = RunnerClient::new(channel).attach(tokio_stream::once(hello)).await;
+            tell(answer, |_| "attached".into());
+        }
+        Call::Tcp {
+            address,
+            node,
+            credential,
+        } => tcp(&address, &node, credential).await?,
+        Call::TcpGet { address, node, job } => {
+            let channel = AgentChannel::tcp(&node, &address, std::time::Duration::from_secs(5))?;
+            let answer = JobsClient::new(channel)
+                .get_model(GetModelRequest { job_id: job })
+                .await;
+            tell(answer, |model| shown(&model));
+        }
+        Call::Health { address } => {
+            let mut health = tonic_health::pb::health_client::HealthClient::new(connect(&address).await?);
+            let request = tonic_health::pb::HealthCheckRequest::default();
+            tell(health.check(request).await, |answer| {
+                format!("{:?}", answer.status())
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Asks by hand, so that any credential can be sent, and the proof in the answer is looked for but not demanded.
+async fn tcp(address: &str, node: &str, kind: Credential) -> Result<()> {
+    let (method, node) = match kind {
+        Credential::OtherMethod => ("/slurm_serve.v1.Jobs/StopModel", node),
+        Credential::OtherNode => (LIST, "another-node"),
+        _ => (LIST, node),
+    };
+    let payload = munge::call_payload(method, node, &munge::nonce());
+    let credential = match kind {
+        Credential::None => None,
+        Credential::Rubbish => Some("MUNGE:rubbish:".to_owned()),
+        _ => Some(munge::encode(payload, Some(0)).await?),
+    };
+    let mut catalog = CatalogClient::new(connect(address).await?);
+    for _ in 0..if kind == Credential::Replayed { 2 } else { 1 } {
+        let mut request = Request::new(ListModelsRequest::default());
+        if let Some(credential) = &credential {
+            request.metadata_mut().insert(MUNGE_METADATA, credential.parse()?);
+        }
+        tell(catalog.list_models(request).await, list);
+    }
+    Ok(())
+}
+
+async fn connect(address: &str) -> Result<Channel> {
+    let endpoint = Endpoint::try_from(format!("http://{address}"))?;
+    endpoint.connect().await.with_context(|| address.to_owned())
+}
+
+fn options(text: &str) -> Result<ServeOptions> {
+    let Value::Object(given) = serde_json::from_str(text).context("the options")? else {
+        bail!("options are an object");
+    };
+    let mut options = ServeOptions::default();
+    for (name, value) in given {
+        let value = value.as_str().context("an option is text")?.to_owned();
+        match name.as_str() {
+            "model" => options.model = value,
+            "args" => options.args = value,
+            "wait" => options.wait = value,
+            "publish" => options.publish = value,
+            "name" => options.name = value,
+            "env" => options.env = value,
+            "on_failure" => options.on_failure = value,
+            other => bail!("there is no option {other}"),
+        }
+    }
+    Ok(options)
+}
+
+/// This node's name, which is Slurm's name of it in a lab.
+fn host() -> Result<String> {
+    Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
+}
+
+fn nothing<T>(_: T) -> String {
+    String::new()
+}
+
+fn list(answer: ListModelsResponse) -> String {
+    let models: Vec<String> = answer.models.iter().map(shown).collect();
+    format!("[{}]", models.join(", "))
+}
+
+/// What matters of a model to somebody who should not see all of it.
+fn shown(model: &Model) -> String {
+    json!({
+        "name": model.name,
+        "owner": model.owner,
+        "state": model.state().as_str_name(),
+        "generation": model.generation,
+        "key": model.key,
+        "log_path": model.log_path,
+        "progress": model.progress,
+    })
+    .to_string()
+}
+
+fn tell<T>(answer: Result<tonic::Response<T>, Status>, show: impl FnOnce(T) -> String) {
+    match answer {
+        Ok(answer) => println!("{}", format!("OK {}", show(answer.into_inner())).trim_end()),
+        Err(status) => println!("{}: {}", code(status.code()), status.message()),
+    }
+}
+
+/// The code as the contract spells it.
+fn code(code: Code) -> String {
+    let mut text = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !text.is_empty() {
+            text.push('_');
+        }
+        text.extend(letter.to_uppercase());
+    }
+    text
+}

@@ -1,0 +1,179 @@
+//! Engines that don't come up, or don't stay: the job hears why, in its own output, and what to do.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use serve_e2e::{Job, Site, has};
+
+use crate::{Test, until};
+
+/// All of them.
+pub const TESTS: &[Test] = &[
+    ("too_few_gpus_are_said_before_loading", too_few_gpus),
+    ("a_job_with_enough_gpus_gets_its_model", enough_gpus),
+    ("a_missing_engine_is_named", no_engine),
+    ("missing_weights_are_named", no_weights),
+    ("an_engine_that_dies_while_loading_fails_the_job", dies_loading),
+    ("a_model_that_is_not_ready_in_time_fails_the_job", not_in_time),
+    ("a_lost_engine_leaves_the_job_alone", lost_keep),
+    ("a_lost_engine_cancels_the_job_that_asked_for_it", lost_cancel),
+    ("a_runner_that_is_killed_is_a_lost_model", runner_killed),
+];
+
+/// A job that fails for its model's sake: the one line that says why has `why`, the next one says what to do with `hint`.
+fn fails(site: &Site, arguments: &[&str], why: &[&str], hint: &[&str]) -> Result<()> {
+    let job = site.sbatch("alice", arguments, "echo it ran")?;
+    let state = job.wait_end()?;
+    let output = job.output();
+    ensure!(
+        state == "FAILED" && !output.contains("it ran"),
+        "{state}: {}",
+        job.explain()
+    );
+    let failed: Vec<&str> = output
+        .lines()
+        .filter(|line| line.contains(": failed: "))
+        .collect();
+    ensure!(failed.len() == 1, "not one line says why: {output}");
+    has(failed[0], why).with_context(|| job.explain())?;
+    let advice = output.lines().find(|line| line.contains("what to do: "));
+    has(advice.with_context(|| output.clone())?, hint)?;
+    // sserve tells the same afterwards, and the model can't be had any more.
+    let model = job.model()?;
+    ensure!(model["state"] == "failed", "{model}");
+    has(
+        failed[0],
+        &[model["ending"]["text"].as_str().unwrap_or("no text")],
+    )
+}
+
+fn too_few_gpus(site: &Site) -> Result<()> {
+    fails(
+        site,
+        &["--serve-model=hungry"],
+        &["hungry", "needs 16", "no GPU on this node"],
+        &["--gres=gpu:16"],
+    )?;
+    fails(
+        site,
+        &["--serve-model=pair", "--gres=gpu:1"],
+        &["pair", "needs 2", "1 GPU on this node"],
+        &["--gres=gpu:2"],
+    )
+}
+
+fn enough_gpus(site: &Site) -> Result<()> {
+    let job = site.sbatch("alice", &["--serve-model=pair", "--gres=gpu:2"], "echo it ran")?;
+    let state = job.wait_end()?;
+    ensure!(state == "COMPLETED", "{state}: {}", job.explain());
+    Ok(())
+}
+
+fn no_engine(site: &Site) -> Result<()> {
+    fails(
+        site,
+        &["--serve-model=no-engine"],
+        &["no-engine", "/opt/no/such/vllm", "not on this node"],
+        &["engine.command"],
+    )
+}
+
+fn no_weights(site: &Site) -> Result<()> {
+    fails(
+        site,
+        &["--serve-model=missing"],
+        &["missing", "/opt/no/such/weights", "No such file"],
+        &["source"],
+    )
+}
+
+fn dies_loading(site: &Site) -> Result<()> {
+    let job = site.sbatch("alice", &["--serve-model=dies"], "echo it ran")?;
+    let state = job.wait_end()?;
+    let output = job.output();
+    ensure!(
+        state == "FAILED" && !output.contains("it ran"),
+        "{state}: {output}"
+    );
+    let failed: Vec<&str> = output
+        .lines()
+        .filter(|line| line.contains(": failed: "))
+        .collect();
+    ensure!(failed.len() == 1, "not one line says why: {output}");
+    let log = format!("/home/alice/serve-{}.log on ", job.id);
+    ensure!(output.contains(&log), "where the log is: {output}");
+    let text = site
+        .lab
+        .login()
+        .read_text(format!("/home/alice/serve-{}.log", job.id))?;
+    has(&text, &["worker process failed"])
+}
+
+fn not_in_time(site: &Site) -> Result<()> {
+    fails(
+        site,
+        &["--serve-model=endless"],
+        &["endless", "not ready within 1s"],
+        &["ready_timeout"],
+    )
+}
+
+/// The engine ends by itself with exit code 0, as vLLM does when its engine process dies.
+fn lose<'a>(site: &'a Site, arguments: &[&str]) -> Result<(Job<'a>, Value)> {
+    let job = site.sbatch("alice", arguments, "sleep 2; echo it went on; sleep 300")?;
+    job.wait_model("ready")?;
+    until("the model at the gateway", || {
+        Ok(site.models()?.contains(&"stub".into()))
+    })?;
+    job.stub()?.exit(0)?;
+    until("the model to leave the gateway", || {
+        Ok(!site.models()?.contains(&"stub".into()))
+    })?;
+    let mut last = Value::Null;
+    until("the model to be failed", || {
+        last = job.model()?;
+        Ok(last["state"] == "failed")
+    })
+    .with_context(|| last.to_string())?;
+    Ok((job, last))
+}
+
+fn lost_keep(site: &Site) -> Result<()> {
+    let (job, model) = lose(site, &["--serve-model=stub"])?;
+    ensure!(model["ending"]["cause"] == "engine_died", "{model}");
+    ensure!(model["ending"]["wait_status"] == 0, "{model}");
+    let (status, body) = site.ask("stub", "")?;
+    ensure!(status != 200 && body.contains("\"error\""), "{status}: {body}");
+    job.wait_output("it went on")?;
+    ensure!(job.state()? == "RUNNING");
+    Ok(())
+}
+
+fn lost_cancel(site: &Site) -> Result<()> {
+    let (job, _) = lose(site, &["--serve-model=stub", "--serve-on-failure=cancel"])?;
+    let state = job.wait_end()?;
+    ensure!(state == "CANCELLED", "{state}: {}", job.explain());
+    Ok(())
+}
+
+/// What is killed with all its step can say nothing itself.
+fn runner_killed(site: &Site) -> Result<()> {
+    let job = site.sbatch("alice", &["--serve-model=stub"], "sleep 300")?;
+    job.wait_model("ready")?;
+    let step = format!("{}.0", job.id);
+    site.lab
+        .login()
+        .command("alice", ["scancel", "--signal=KILL", &step])
+        .run()?;
+    let mut last = Value::Null;
+    until("the model to be failed", || {
+        last = job.model()?;
+        Ok(last["state"] == "failed")
+    })
+    .with_context(|| last.to_string())?;
+    ensure!(last["ending"]["cause"] == "runner_lost", "{last}");
+    until("the model to leave the gateway", || {
+        Ok(!site.models()?.contains(&"stub".into()))
+    })?;
+    ensure!(job.state()? == "RUNNING", "the job goes on");
+    Ok(())
+}

@@ -1,0 +1,277 @@
+//! Other users, other nodes, other programs: what they may not have, they don't get, and are told in one line.
+
+use anyhow::{Context, Result, ensure};
+use serve_e2e::{Job, Site, has};
+
+use crate::{Test, stranger};
+
+/// All of them.
+pub const TESTS: &[Test] = &[
+    ("another_user_gets_nothing_by_sserve", by_sserve),
+    ("another_user_gets_nothing_by_grpc", by_grpc),
+    ("a_job_tells_its_key_to_its_owner_alone", key_stays),
+    ("nobody_else_can_be_the_runner", false_runners),
+    (
+        "over_tcp_only_a_fresh_credential_for_this_very_call_counts",
+        credentials,
+    ),
+    ("the_guard_wants_the_jobs_key", guard),
+];
+
+/// A job of alice's on the first node with a model that is ready.
+fn ready(site: &Site) -> Result<Job<'_>> {
+    let job = site.sbatch(
+        "alice",
+        &["-w", site.node(1).name(), "--serve-model=stub"],
+        "sleep 300",
+    )?;
+    job.wait_model("ready")?;
+    Ok(job)
+}
+
+/// What `sserve url --env` says to the owner.
+fn endpoint(site: &Site, job: &Job) -> Result<(String, String)> {
+    let said = site.say("alice", &["sserve", "url", "--env", &job.id.to_string()], "", &[])?;
+    let value = |name: &str| {
+        let prefix = format!("export {name}=");
+        let found = said.out.lines().find_map(|line| line.strip_prefix(&prefix));
+        found
+            .map(|value| value.trim_matches('\'').to_owned())
+            .with_context(|| format!("{said:?}"))
+    };
+    Ok((value("SERVE_MODEL_URL")?, value("SERVE_MODEL_KEY")?))
+}
+
+fn by_sserve(site: &Site) -> Result<()> {
+    let job = ready(site)?;
+    let id = job.id.to_string();
+    for verb in [
+        &["status"] as &[&str],
+        &["logs"],
+        &["stop"],
+        &["url"],
+        &["url", "--env"],
+    ] {
+        for node in [site.lab.login(), site.node(1)] {
+            let argv = [&["sserve"], verb, &[&id]].concat();
+            let output = node.command("bob", argv.iter().copied()).output()?;
+            let err = String::from_utf8_lossy(&output.stderr);
+            ensure!(
+                output.status.code() == Some(3) && output.stdout.is_empty(),
+                "{argv:?} on {}: {output:?}",
+                node.name()
+            );
+            ensure!(err.lines().count() == 1, "not one line: {err}");
+            has(&err, &[&id, "not yours"])?;
+        }
+    }
+    // What is public, he sees: the name, whose it is, where.
+    let list = site.say("bob", &["sserve", "list"], "", &[])?;
+    has(&list.out, &["stub", "alice", site.node(1).name()])?;
+    ensure!(job.model()?["state"] == "ready", "nothing of that did any harm");
+    Ok(())
+}
+
+fn by_grpc(site: &Site) -> Result<()> {
+    let job = ready(site)?;
+    let (node, id) = (site.node(1), job.id.to_string());
+    let stub = r#"{"model": "stub"}"#;
+    let refused = |argv: &[&str], begins: &str| -> Result<()> {
+        let answer = stranger(node, "bob", argv)?;
+        ensure!(
+            answer.starts_with(begins) && answer.lines().count() == 1,
+            "{argv:?}: {answer}"
+        );
+        Ok(())
+    };
+    for call in ["get", "await", "log", "stop"] {
+        refused(&[call, &id], "NOT_FOUND: job ")?;
+        // Word for word what he is told of a job that does not exist.
+        let (his, none) = (
+            stranger(node, "bob", &[call, &id])?,
+            stranger(node, "bob", &[call, "4000000"])?,
+        );
+        ensure!(his.replace(&id, "4000000") == none, "{his} {none}");
+    }
+    refused(&["open", &id, stub], "PERMISSION_DENIED: ")?;
+    refused(&["launch", &id, stub], "PERMISSION_DENIED: ")?;
+    refused(&["started", &id, "2002", stub], "PERMISSION_DENIED: ")?;
+    refused(&["ending", &id], "PERMISSION_DENIED: ")?;
+    refused(&["ended", &id], "PERMISSION_DENIED: ")?;
+    // The hooks are root's, even for the owner.
+    let own = stranger(node, "alice", &["ended", &id])?;
+    has(&own, &["PERMISSION_DENIED: ", "only root"])?;
+
+    let listed = stranger(node, "bob", &["list"])?;
+    has(
+        &listed,
+        &[
+            "OK [",
+            "\"stub\"",
+            "\"alice\"",
+            "\"key\":\"\"",
+            "\"log_path\":\"\"",
+        ],
+    )?;
+    let address = format!("{}:871", node.name());
+    let get = |user: &str| stranger(site.lab.login(), user, &["tcp-get", &address, node.name(), &id]);
+    has(&get("bob")?, &["NOT_FOUND: job "])?;
+    // The owner gets the key over TCP sealed, never as it is.
+    let (_, key) = endpoint(site, &job)?;
+    let sealed = get("alice")?;
+    has(&sealed, &["OK ", "\"key\":\"MUNGE:"])?;
+    ensure!(!sealed.contains(&key), "the key went over the wire in clear text");
+    has(&stranger(node, "alice", &["get", &id])?, &[&key])?;
+    ensure!(job.model()?["state"] == "ready");
+    Ok(())
+}
+
+/// Not on a command line, in a log, or in a file that others can read.
+fn key_stays(site: &Site) -> Result<()> {
+    let job = ready(site)?;
+    let (_, key) = endpoint(site, &job)?;
+    ensure!(key.len() >= 20, "a short key: {key}");
+    for node in site.lab.nodes() {
+        for running in node.processes()? {
+            ensure!(
+                !running.command.contains(&key),
+                "in the command line of {}",
+                running.command
+            );
+        }
+        // As bob, wherever he can look: files that hold it, and any environment that he may read.
+        let search = "grep -rlF -- \"$KEY\" /run /tmp /var/lib/slurm-serve /var/log /home/alice /etc/slurm-serve /proc/[0-9]*/environ 2>/dev/null";
+        let found = node
+            .command("bob", ["sh", "-c", search])
+            .env("KEY", &key)
+            .output()?;
+        let found: Vec<String> = String::from_utf8_lossy(&found.stdout)
+            .lines()
+            .filter(|path| !is_own_environment(node, path))
+            .map(str::to_owned)
+            .collect();
+        ensure!(found.is_empty(), "bob reads it on {}: {found:?}", node.name());
+    }
+    let id = job.id;
+    let logs = [
+        site.lab
+            .login()
+            .read_text(format!("/home/alice/serve-{id}.log"))?,
+        site.whole_agent_log(site.node(1))?,
+        job.output(),
+    ];
+    ensure!(logs.iter().all(|log| !log.contains(&key)), "in a log");
+    Ok(())
+}
+
+/// The search's own environment holds what it searches for.
+fn is_own_environment(node: &serve_lab::Node, path: &str) -> bool {
+    path.starts_with("/proc/") && node.read(path).is_err()
+}
+
+fn false_runners(site: &Site) -> Result<()> {
+    let job = ready(site)?;
+    let (node, id) = (site.node(1), job.id.to_string());
+    let model = stranger(node, "alice", &["get", &id])?;
+    let generation = model
+        .split("\"generation\":\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next())
+        .with_context(|| model.clone())?
+        .to_owned();
+    let attach = |user: &str, words: &[&str]| -> Result<()> {
+        let answer = stranger(node, user, &["attach", &id, &generation, "0123456789abcdef"])?;
+        has(&answer, words)
+    };
+    attach("bob", &["PERMISSION_DENIED: ", "not yours"])?;
+    attach("alice", &["PERMISSION_DENIED: ", "not in a step of job"])?;
+    let unknown = stranger(node, "alice", &["attach", &id, "1.2.3-4"])?;
+    has(&unknown, &["NOT_FOUND: "])?;
+
+    // In a step of the job, and even with the nonce that bought the runner its secret: the client's environment still shows it.
+    let client = node
+        .processes()?
+        .into_iter()
+        .find(|running| running.command.contains("srun --jobid") && running.uid == 2001)
+        .context("no srun client")?;
+    let environ = std::fs::read(format!("/proc/{}/environ", client.process.pid))?;
+    let environ = String::from_utf8_lossy(&environ);
+    let nonce = environ
+        .split('\0')
+        .find_map(|entry| entry.strip_prefix("SLURM_SERVE_NONCE="))
+        .context("no nonce in its environment")?;
+    let jobid = format!("--jobid={id}");
+    for proof in ["0123456789abcdef", nonce] {
+        let argv = [
+            "srun",
+            &jobid,
+            "--overlap",
+            "-N1",
+            "-n1",
+            "/usr/lib/slurm-serve/stranger",
+            "attach",
+            &id,
+            &generation,
+            proof,
+        ];
+        let said = site.say("alice", &argv, "", &[])?;
+        has(&said.out, &["PERMISSION_DENIED: ", "neither nonce nor secret"])?;
+    }
+    ensure!(job.model()?["state"] == "ready", "the true one is still there");
+    let (status, _) = site.ask("stub", "")?;
+    ensure!(status == 200);
+    Ok(())
+}
+
+fn credentials(site: &Site) -> Result<()> {
+    let (login, node) = (site.lab.login(), site.node(1));
+    let address = format!("{}:871", node.name());
+    let ask = |credential: &str| stranger(login, "bob", &["tcp", &address, node.name(), credential]);
+    let refused = |credential: &str, why: &str| -> Result<()> {
+        let answer = ask(credential)?;
+        ensure!(answer.lines().count() == 1, "{answer}");
+        has(&answer, &["UNAUTHENTICATED: ", why]).with_context(|| credential.to_owned())
+    };
+    ensure!(ask("good")?.starts_with("OK ["), "{}", ask("good")?);
+    refused("none", "no munge credential")?;
+    refused("rubbish", "munge: ")?;
+    refused("other-node", "another node")?;
+    refused("other-method", "another method")?;
+    let twice = ask("replayed")?;
+    let answers: Vec<&str> = twice.lines().collect();
+    ensure!(answers.len() == 2 && answers[0].starts_with("OK ["), "{twice}");
+    has(answers[1], &["UNAUTHENTICATED: ", "eplay"])?;
+    // Made for this node, used at the other one.
+    let other = site.node(2);
+    let elsewhere = stranger(
+        login,
+        "bob",
+        &["tcp", &format!("{}:871", other.name()), node.name(), "good"],
+    )?;
+    has(&elsewhere, &["UNAUTHENTICATED: ", "another node"])?;
+    // That an agent lives is no secret.
+    has(&stranger(login, "bob", &["health", &address])?, &["OK Serving"])
+}
+
+fn guard(site: &Site) -> Result<()> {
+    let job = ready(site)?;
+    let (url, key) = endpoint(site, &job)?;
+    let models = format!("{url}/models");
+    let root = url.trim_end_matches("/v1");
+    let right = format!("Authorization: Bearer {key}");
+    let (status, body) = site.curl(&["-H", &right, &models])?;
+    ensure!(status == 200 && body.contains("\"stub\""), "{status}: {body}");
+    for wrong in ["X: y", "Authorization: Bearer wrong", "Authorization: Bearer "] {
+        let (status, body) = site.curl(&["-H", wrong, &models])?;
+        ensure!(status == 401, "{wrong}: {status} {body}");
+    }
+    // What vLLM leaves open is shut, with the key as well.
+    for path in ["/pause", "/sleep", "/collective_rpc", "/_stub/state", "/docs"] {
+        let (status, body) = site.curl(&["-H", &right, &format!("{root}{path}")])?;
+        ensure!(
+            status == 404 || status == 403 || status == 405,
+            "{path}: {status} {body}"
+        );
+    }
+    Ok(())
+}
