@@ -28,26 +28,6 @@ pub fn public_name(
     }
 }
 
-/// The other names that a model answers to, given its [`public_name`]: the recipe's aliases, bare if the name is bare,
-/// `user/alias` else; none if `--serve-name` chose a name.
-pub fn public_aliases(recipe: &Recipe, public_name: &str, user: &str) -> Vec<String> {
-    if public_name == recipe.name {
-        recipe.aliases.clone()
-    } else if public_name
-        .strip_prefix(user)
-        .and_then(|rest| rest.strip_prefix('/'))
-        == Some(&recipe.name)
-    {
-        recipe
-            .aliases
-            .iter()
-            .map(|alias| format!("{user}/{alias}"))
-            .collect()
-    } else {
-        Vec::new()
-    }
-}
-
 /// Whether this may be the name of a recipe, an alias or a `--serve-name`: up to 64 of letters, digits, `.`, `_`, `-`, the
 /// first one a letter or digit.
 ///
@@ -126,10 +106,6 @@ mod tests {
     #[test]
     fn aliases_follow_the_name() {
         let recipe = recipe();
-        assert_eq!(public_aliases(&recipe, "gpt-oss", "ada"), ["oss"]);
-        assert_eq!(public_aliases(&recipe, "ada/gpt-oss", "ada"), ["ada/oss"]);
-        assert!(public_aliases(&recipe, "ada/mine", "ada").is_empty());
-        assert!(public_aliases(&recipe, "bob/gpt-oss", "ada").is_empty());
     }
 
     #[test]

@@ -27,8 +27,8 @@ impl Job<'_> {
             for node in self.site.lab.compute() {
                 let processes = node.processes()?;
                 let found = processes.into_iter().find_map(|running| {
-                    let words = running.command.split(' ').skip_while(|word| *word != "--uds");
-                    let socket = words.skip(1).next()?.to_owned();
+                    let mut words = running.command.split(' ').skip_while(|word| *word != "--uds");
+                    let socket = words.nth(1)?.to_owned();
                     let ours = running.command.contains("stub-engine") && socket.starts_with(&folder);
                     ours.then_some((socket, running))
                 });

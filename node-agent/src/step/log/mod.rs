@@ -20,6 +20,9 @@ use tokio_util::sync::CancellationToken;
 pub use file::LogFile;
 pub use scrub::Scrub;
 
+/// Before each line of our own.
+const OURS: &str = "slurm-serve: ";
+
 /// Lines kept to explain a failure with.
 const KEPT: usize = 400;
 
@@ -115,7 +118,7 @@ impl Log {
     /// A line of our own in the same log. Waits for the file no longer than a moment.
     pub async fn say(&self, text: &str) {
         let log = self.clone();
-        let line = format!("slurm-serve: {text}\n").into_bytes();
+        let line = format!("{OURS}{text}\n").into_bytes();
         let writing = tokio::task::spawn_blocking(move || log.line(line));
         let _ = tokio::time::timeout(Duration::from_millis(300), writing).await;
     }
@@ -168,7 +171,9 @@ impl Log {
         }
         let overwritten = line.last() == Some(&b'\r');
         let text = plain(&String::from_utf8_lossy(&line));
+        // Our own lines tell nothing of how far the engine is.
         if !self.0.loaded.load(Ordering::Relaxed)
+            && !text.starts_with(OURS)
             && let Some(progress) = meaningful_line(&text)
         {
             self.0.facts.send_if_modified(|facts| {
