@@ -104,11 +104,6 @@ mod tests {
     }
 
     #[test]
-    fn aliases_follow_the_name() {
-        let recipe = recipe();
-    }
-
-    #[test]
     fn names_are_plain() {
         for fine in ["a", "Qwen3.6-27B", "x_1", "0", &"a".repeat(64)] {
             assert_eq!(check_name(fine), Ok(()), "{fine}");
