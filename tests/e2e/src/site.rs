@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use serve_lab::{Background, Lab, LabSpec, Node, On, Product, wait_for};
+use serve_lab::{Background, Lab, LabSpec, Node, On, Product, Release, wait_for};
 
 use crate::agents::Agents;
 use crate::job::Job;
@@ -26,6 +26,8 @@ pub enum Engine {
 pub struct Options {
     /// What models run on.
     pub engine: Engine,
+    /// Slurm's release; `$SLURM` (22.05, 24.11, 26.05) chooses the default.
+    pub release: Release,
     /// Compute nodes.
     pub nodes: u16,
     /// Further settings of slurm.conf.
@@ -38,6 +40,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             engine: Engine::Stub,
+            release: release(),
             nodes: 2,
             settings: Vec::new(),
             keep: false,
@@ -68,6 +71,7 @@ impl Site {
         let stub = built(&product, "stub-engine", "serve-stub-engine")?;
         let stranger = built(&product, "stranger", "serve-e2e")?;
         let mut spec = LabSpec {
+            release: options.release,
             nodes: options.nodes,
             vllm: options.engine == Engine::Real,
             keep: options.keep,
@@ -228,6 +232,13 @@ impl Site {
 }
 
 /// The admin's recipes: file name and text.
+fn release() -> Release {
+    let named = std::env::var("SLURM").ok().filter(|name| !name.is_empty());
+    named.map_or_else(Release::default, |name| {
+        name.parse().unwrap_or_else(|error| panic!("$SLURM: {error}"))
+    })
+}
+
 fn recipes(engine: Engine) -> Vec<(String, String)> {
     let stub =
         |name: &'static str, env: &[(&str, &str)], more: &str| (name, settings::stub_recipe(name, env, more));
