@@ -27,7 +27,7 @@ const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The root file system of a release, made first if it isn't cached (about a minute).
 ///
-/// Packages come from `$SLURM_SERVE_MIRROR`, by default http://deb.debian.org/debian.
+/// Packages come from `$SLURM_SERVE_MIRROR`, a Debian mirror's address; without it debootstrap takes its own default.
 pub fn ensure_root(cache: &Cache, release: Release) -> Result<PathBuf> {
     let recipe = format!("{PACKAGES}\n{FINISH}\n{USERS:?}{MODELS_GROUP:?}");
     cache.entry(&format!("root-{release}"), &recipe, |folder| {
@@ -37,16 +37,17 @@ pub fn ensure_root(cache: &Cache, release: Release) -> Result<PathBuf> {
 }
 
 fn debootstrap(release: Release, folder: &Path) -> Result<()> {
-    let mirror =
-        std::env::var("SLURM_SERVE_MIRROR").unwrap_or_else(|_| "http://deb.debian.org/debian".into());
-    let title = format!("Debian {} with Slurm {release} from {mirror}", release.suite());
+    let mirror = std::env::var("SLURM_SERVE_MIRROR")
+        .ok()
+        .filter(|mirror| !mirror.is_empty());
+    let title = format!("Debian {} with Slurm {release}", release.suite());
     let mut command = Command::new("debootstrap");
     command
         .arg("--variant=minbase")
         .arg(format!("--include={PACKAGES}"))
         .arg(release.suite())
         .arg(folder)
-        .arg(&mirror)
+        .args(mirror)
         .env("DEBIAN_FRONTEND", "noninteractive");
     std::thread::scope(|scope| {
         scope
