@@ -17,6 +17,7 @@ pub mod config;
 pub mod duration;
 pub mod gateway;
 pub mod job;
+pub mod limits;
 pub mod listing;
 pub mod munge;
 pub mod plugin_file;

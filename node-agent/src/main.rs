@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use slurm_serve::config::{self, Config};
-use slurm_serve::{agent, gateway, step};
+use slurm_serve::{agent, gateway, limits, step};
 
 /// Models served as a property of Slurm jobs.
 #[derive(Debug, Parser)]
@@ -61,6 +61,7 @@ fn resident(cli: Cli) -> anyhow::Result<()> {
         return Ok(());
     }
     start_log();
+    limits::raise_descriptors();
     // Two workers: the agent waits for others nearly all of its time, and the node's cores are the jobs'.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

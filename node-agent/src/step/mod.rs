@@ -21,7 +21,6 @@ mod engine;
 pub mod guard;
 mod launch;
 mod leftovers;
-mod limits;
 mod link;
 mod log;
 mod oom;
@@ -63,7 +62,7 @@ fn prepared() -> Result<(tokio::runtime::Runtime, Announcement), String> {
     let announcement = Announcement::take()?;
     // Orphans of the engine come to us, so that none gets lost.
     nix::sys::prctl::set_child_subreaper(true).map_err(|e| format!("cannot adopt orphans: {e}"))?;
-    limits::raise_descriptors();
+    crate::limits::raise_descriptors();
     // One thread: the guard's work is small and waking another would cost more.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, rlim_t, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::setsid;
 
-use crate::step::limits;
+use crate::limits;
 
 /// Starts `argv`. Must be called on the thread that lives as long as the runner: the engine gets SIGTERM when it ends.
 pub fn spawn(

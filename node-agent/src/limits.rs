@@ -1,4 +1,5 @@
-//! Limits of the runner itself: a guard needs two descriptors for each request, and the usual soft limit is 1024.
+//! Limits of our own processes: guard and gateway need two descriptors for each request, the agent one for everybody who connects to it,
+//! and the usual soft limit is 1024.
 
 use std::sync::OnceLock;
 
@@ -6,7 +7,7 @@ use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
 static BEFORE: OnceLock<(rlim_t, rlim_t)> = OnceLock::new();
 
-/// Raises the soft limit of open files to the hard one. Where that fails the guard serves fewer connections at a time.
+/// Raises the soft limit of open files to the hard one. Where that fails fewer connections are served at a time.
 pub fn raise_descriptors() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return;
