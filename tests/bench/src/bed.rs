@@ -1,10 +1,14 @@
 //! The lab that everything is measured on: a login node with the gateway, one compute node with the product, two without its plugin.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serve_e2e::{Engine, Options, Site};
 use serve_lab::{LabSpec, Node, On, wait_for};
+
+use crate::http::{Address, Connection, get};
 
 /// The number of the node with the plugin, as [`Site::node`] counts.
 pub const WITH: usize = 1;
@@ -12,6 +16,9 @@ pub const WITH: usize = 1;
 pub const WITHOUT: usize = 2;
 /// Another one without it: how much two equal nodes differ.
 pub const ALSO_WITHOUT: usize = 3;
+
+/// Where the gateway listens on the login node.
+pub const GATEWAY: &str = "127.0.0.1:8700";
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +73,36 @@ fn recipe(name: &str, env: &str) -> String {
 fn without_plugin(spec: LabSpec, number: usize) -> LabSpec {
     let node = On::Node(format!("n{number}"));
     spec.file(node, "/etc/slurm/plugstack.conf.d/serve.conf", "# none\n", 0o644)
+}
+
+/// A connection to the gateway, from the login node.
+pub fn gateway(site: &Site) -> Result<Connection> {
+    let address: SocketAddr = GATEWAY.parse()?;
+    Connection::open(site.lab.login(), &Address::Tcp(address))
+}
+
+/// Whether the gateway lists a model as ready.
+pub fn listed(gateway: &mut Connection, model: &str) -> Result<bool> {
+    let (status, body) = gateway.ask(&get("/v1/models"))?;
+    ensure!(status == 200, "/v1/models answered {status}: {body}");
+    let list: serde_json::Value = serde_json::from_str(&body)?;
+    let data = list["data"].as_array().context("/v1/models has no data")?;
+    Ok(data.iter().any(|entry| entry["id"] == model))
+}
+
+/// The engine's own socket of a job, in the runner's private folder on its node.
+pub fn engine_socket(node: &Node, job: u32) -> Result<PathBuf> {
+    let prefix = format!("sserve-{job}-");
+    let found = node.inside(|| -> std::io::Result<Option<PathBuf>> {
+        for entry in std::fs::read_dir("/tmp")? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+                return Ok(Some(entry.path().join("s")));
+            }
+        }
+        Ok(None)
+    })?;
+    found?.with_context(|| format!("job {job} has no folder on {}", node.name()))
 }
 
 /// Waits until Slurm has nothing of any job on a node: no step, no epilog.

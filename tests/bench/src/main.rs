@@ -4,13 +4,22 @@
 //! |---|---|
 //! | `bed` | the lab that everything runs on |
 //! | `stats`, `report` | intervals; table and JSON |
+//! | `http` | a client that adds next to nothing |
 //! | `srun`, `slurmd_log` | what an untagged job pays |
+//! | `listed`, `registry` | how soon a ready model is in the gateway's list |
+//! | `gone` | how soon a cancelled model leaves the gateway, and what breaks |
+//! | `guard` | what the guard in front of an engine costs a request |
 //! | `agent` | what the agent takes from a node |
 //!
 //! Nothing here fails because of a figure: whether a goal is kept stands in the table.
 
 mod agent;
 mod bed;
+mod gone;
+mod guard;
+mod http;
+mod listed;
+mod registry;
 mod report;
 mod slurmd_log;
 mod srun;
@@ -24,6 +33,7 @@ use clap::{Parser, ValueEnum};
 use serve_e2e::Site;
 
 use bed::Effort;
+use listed::Plan;
 use report::Row;
 
 /// The benchmarks of slurm-serve, on a lab of their own (root needed)
@@ -43,6 +53,14 @@ struct Arguments {
 enum Name {
     /// What an untagged srun pays for the plugin.
     Srun,
+    /// From an engine's being ready to the gateway's list, with the stub engine.
+    Listed,
+    /// The same with the real vLLM.
+    ListedVllm,
+    /// From scancel to gone from the gateway, under load.
+    Gone,
+    /// What the guard adds to a request and to a token.
+    Guard,
     /// Memory and CPU of the agent, size of the plugin.
     Agent,
 }
@@ -51,6 +69,10 @@ impl Name {
     fn measure(self, site: &Site, effort: Effort) -> Result<Vec<Row>> {
         match self {
             Self::Srun => srun::measure(site, effort),
+            Self::Listed => listed::measure(site, &Plan::stub(effort)),
+            Self::ListedVllm => listed::measure(site, &Plan::vllm(effort)),
+            Self::Gone => gone::measure(site, effort),
+            Self::Guard => guard::measure(site, effort),
             Self::Agent => agent::measure(site, effort),
         }
     }
@@ -78,7 +100,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     };
     let start = Instant::now();
     println!("== {}", machine());
-    let site = bed::up(false)?;
+    let site = bed::up(names.contains(&Name::ListedVllm))?;
     let effort = Effort {
         quick: arguments.quick,
     };
