@@ -13,7 +13,7 @@ use super::ask::{AskError, ask};
 use super::outcome::Failure;
 
 /// Between two looks: from here, growing, up to there.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(250));
+const PAUSE: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(100));
 /// For answers that need no work.
 const QUICK: Duration = Duration::from_secs(5);
 /// A unit of work may compile kernels first; the recipe's deadline, kept by the caller, bounds it.
