@@ -52,7 +52,7 @@ pub fn measure(site: &Site, effort: Effort) -> Result<Vec<Row>> {
     }
     std::thread::sleep(REST);
     let pid = agent.process().pid;
-    let slices = effort.rounds(12, 3);
+    let slices = effort.rounds(10, 3);
     let mut used = Samples::default();
     for _ in 0..slices {
         used.push(vec![percent_of_a_core(pid, Duration::from_secs(3))?]);

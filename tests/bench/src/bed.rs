@@ -55,8 +55,8 @@ pub fn up(real: bool) -> Result<Site> {
 
 /// What the stub engine does in the benchmarks: a name, and its script.
 const RECIPES: [(&str, &str); 3] = [
-    // Loads for a while, so that everything that waits for it is at its post before it is ready.
-    ("bench-loads", "STUB_LOAD_MS = \"1500\""),
+    // Ready when it is told to, by a file.
+    ("bench-loads", "STUB_LOAD_UNTIL = \"/tmp/bench-go\""),
     // Answers at once, and says when each token was made.
     ("bench-fast", "STUB_STAMP = \"1\"\nSTUB_TOKEN_MS = \"3\""),
     // Takes a while over an answer, so that some are always in flight.

@@ -65,7 +65,7 @@ struct Round {
 pub fn measure(site: &Site, effort: Effort) -> Result<Vec<Row>> {
     let mut took = Samples::default();
     let (mut before, mut failed, mut meanwhile, mut broken) = (0, 0, 0, 0);
-    for _ in 0..effort.rounds(20, 5) {
+    for _ in 0..effort.rounds(16, 3) {
         let round = round(site)?;
         let milliseconds = (round.gone - round.cancelled).as_secs_f64() * 1000.0;
         took.push(vec![milliseconds]);

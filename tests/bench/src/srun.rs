@@ -32,8 +32,8 @@ const HEARD: Duration = Duration::from_millis(15);
 pub fn measure(site: &Site, effort: Effort) -> Result<Vec<Row>> {
     let nodes = [WITH, WITHOUT, ALSO_WITHOUT].map(|number| site.node(number));
     let steps = as_steps(&nodes, effort.rounds(300, 40))?;
-    let jobs = as_jobs(&nodes, effort.rounds(100, 15))?;
-    let helpers = helpers(nodes[0], effort.rounds(30, 8))?;
+    let jobs = as_jobs(&nodes, effort.rounds(70, 10))?;
+    let helpers = helpers(nodes[0], effort.rounds(25, 6))?;
     let [prolog, epilog] = ["prolog", "epilog"].map(|hook| Phases::of(&helpers, hook));
     Ok(vec![
         Row::new(
