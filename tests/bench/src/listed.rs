@@ -56,7 +56,7 @@ impl Plan {
             engine: "stub",
             model: "bench-loads",
             memory: "--mem=500",
-            rounds: effort.rounds(16, 4),
+            rounds: effort.rounds(13, 4),
             slow_rounds: effort.rounds(5, 1),
             go: true,
             ready_within: Duration::from_secs(30),
