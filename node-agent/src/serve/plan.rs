@@ -55,43 +55,45 @@ pub fn check_options(raw: &v1::ServeOptions) -> Result<ServeOptions, Refused> {
     ServeOptions::check(&raw).map_err(|e| Refused(e.to_string()))
 }
 
-/// The admin's recipe of this name; `None` if there is none. Broken files are logged, the others still count.
-pub fn admin_recipe(folder: &Path, name: &str) -> (Option<Recipe>, Vec<String>) {
+/// The admin's recipe of this name. Broken files are logged, the others still count; where there is none, the first of them is told.
+fn admin_recipe(folder: &Path, name: &str) -> Result<Recipe, Refused> {
     let (set, errors) = RecipeSet::load(folder);
     for error in &errors {
         tracing::warn!("{error}");
     }
-    (set.get(name).cloned(), set.nearest(name))
+    if let Some(recipe) = set.get(name) {
+        return Ok(recipe.clone());
+    }
+    let near = match set.nearest(name).as_slice() {
+        [] => "sserve recipes list shows what there is".to_owned(),
+        names => format!("did you mean {}?", names.join(", ")),
+    };
+    // It may well be in a file that did not load.
+    let broken = errors.first().map(|error| format!(" ({error})"));
+    Err(Refused(format!(
+        "no recipe for model {name:?} on this node ({}); {near}{}",
+        folder.display(),
+        broken.unwrap_or_default()
+    )))
 }
 
 /// Is the recipe known here, or does the asker bring it?
 pub fn admin_recipe_or_own(folder: &Path, name: &str, has_own: bool) -> Result<Option<Recipe>, Refused> {
     match admin_recipe(folder, name) {
-        (Some(recipe), _) => Ok(Some(recipe)),
-        (None, _) if has_own => Ok(None),
-        (None, nearest) => Err(unknown(name, &nearest, folder)),
+        Ok(recipe) => Ok(Some(recipe)),
+        Err(_) if has_own => Ok(None),
+        Err(refused) => Err(refused),
     }
-}
-
-fn unknown(name: &str, nearest: &[String], folder: &Path) -> Refused {
-    let near = match nearest {
-        [] => "sserve recipes list shows what there is".to_owned(),
-        names => format!("did you mean {}?", names.join(", ")),
-    };
-    Refused(format!(
-        "no recipe for model {name:?} on this node ({}); {near}",
-        folder.display()
-    ))
 }
 
 /// The plan for these options. `user_recipe` counts only where the admin has none of that name.
 pub fn make(folder: &Path, options: ServeOptions, user_recipe: &str, asker: &Asker) -> Result<Plan, Refused> {
-    let (admin, nearest) = admin_recipe(folder, &options.model);
-    let is_admin_recipe = admin.is_some();
+    let admin = admin_recipe(folder, &options.model);
+    let is_admin_recipe = admin.is_ok();
     let recipe = match admin {
-        Some(recipe) => recipe,
-        None if user_recipe.is_empty() => return Err(unknown(&options.model, &nearest, folder)),
-        None => own_recipe(user_recipe)?,
+        Ok(recipe) => recipe,
+        Err(refused) if user_recipe.is_empty() => return Err(refused),
+        Err(_) => own_recipe(user_recipe)?,
     };
     // Who may not have the bare name publishes under his own, as for a recipe of his own.
     let may_have_bare_name = recipe.publish.allows(&asker.groups);
