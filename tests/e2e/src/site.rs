@@ -131,6 +131,14 @@ impl Site {
         Ok(())
     }
 
+    /// Ends the gateway.
+    pub fn stop_gateway(&self) -> Result<()> {
+        match lock(&self.gateway).take() {
+            Some(gateway) => gateway.kill(),
+            None => Ok(()),
+        }
+    }
+
     /// `GET` at the gateway: status and body.
     pub fn gateway(&self, path: &str) -> Result<(u16, String)> {
         self.curl(&[&format!("http://127.0.0.1:8700{path}")])

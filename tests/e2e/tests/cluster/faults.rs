@@ -6,12 +6,23 @@ use serve_e2e::{Job, Site, has};
 
 use crate::{Test, until};
 
+/// Where the admin's recipes lie.
+const RECIPES: &str = "/etc/slurm-serve/models.d";
+
 /// All of them.
 pub const TESTS: &[Test] = &[
     ("too_few_gpus_are_said_before_loading", too_few_gpus),
     ("a_job_with_enough_gpus_gets_its_model", enough_gpus),
     ("a_missing_engine_is_named", no_engine),
     ("missing_weights_are_named", no_weights),
+    (
+        "a_recipe_that_is_broken_on_the_node_alone_is_shown",
+        broken_on_node,
+    ),
+    (
+        "a_log_that_cannot_be_where_it_belongs_is_elsewhere_and_said",
+        log_elsewhere,
+    ),
     ("an_engine_that_dies_while_loading_fails_the_job", dies_loading),
     ("a_model_that_is_not_ready_in_time_fails_the_job", not_in_time),
     ("a_lost_engine_leaves_the_job_alone", lost_keep),
@@ -84,6 +95,58 @@ fn no_weights(site: &Site) -> Result<()> {
         &["missing", "/opt/no/such/weights", "No such file"],
         &["source"],
     )
+}
+
+fn broken_on_node(site: &Site) -> Result<()> {
+    let node = site.node(1);
+    let path = format!("{RECIPES}/late.toml");
+    let whole = node.read_text(&path)?;
+    node.install_file(&path, whole.replace("gpus", "gpsu"), 0o644)?;
+    let job = site.sbatch("alice", &["--serve-model=late", "-w", node.name()], "echo it ran");
+    let ended = job.and_then(|job| Ok((job.wait_end()?, job.output())));
+    node.install_file(&path, whole, 0o644)?;
+    let (state, output) = ended?;
+    ensure!(
+        state == "FAILED" && output.lines().count() == 1,
+        "{state}: {output}"
+    );
+    has(
+        &output,
+        &[
+            "no recipe for model \"late\"",
+            &format!("{path}:"),
+            "gpsu",
+            "gpus",
+        ],
+    )
+}
+
+fn log_elsewhere(site: &Site) -> Result<()> {
+    // Neither where stdout goes nor the working directory is hers to write to.
+    let arguments = [
+        "--serve-model=stub",
+        "--chdir=/",
+        "-o",
+        "/dev/null",
+        "-e",
+        "/home/alice/slurm-%j.out",
+    ];
+    let job = site.sbatch("alice", &arguments, "sleep 300")?;
+    let model = job.wait_model("ready")?;
+    let path = model["log_path"].as_str().unwrap_or_default();
+    ensure!(path.starts_with("/tmp/sserve-"), "{model}");
+    let output = job.wait_output(path)?;
+    has(
+        &output,
+        &[
+            "serve: the server's log is /tmp/sserve-",
+            "until the model ends",
+            "refused it",
+        ],
+    )?;
+    let logs = site.say("alice", &["sserve", "logs", &job.id.to_string()], "", &[])?;
+    ensure!(logs.code == 0 && logs.out.contains("stub as:"), "{logs:?}");
+    Ok(())
 }
 
 fn dies_loading(site: &Site) -> Result<()> {

@@ -9,6 +9,7 @@ mod interactive;
 mod life;
 mod refused;
 mod strangers;
+mod wear;
 
 use std::sync::Arc;
 
@@ -41,6 +42,7 @@ fn main() -> Result<()> {
         strangers::TESTS,
         ends::TESTS,
         agent::TESTS,
+        wear::TESTS,
     ]
     .concat();
     if engine == Engine::Real {

@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
         credentials,
     ),
     ("the_guard_wants_the_jobs_key", guard),
+    ("what_is_not_published_is_the_jobs_alone", unpublished),
 ];
 
 /// A job of alice's on the first node with a model that is ready.
@@ -217,6 +218,29 @@ fn false_runners(site: &Site) -> Result<()> {
         let said = site.say("alice", &argv, "", &[])?;
         has(&said.out, &["PERMISSION_DENIED: ", "neither nonce nor secret"])?;
     }
+    // With the true one's secret, which root alone can read, there is still room for one only.
+    let secrets = node.read_text(format!("/run/slurm-serve/secrets/{generation}.json"))?;
+    let secrets: serde_json::Value = serde_json::from_str(&secrets)?;
+    let secret = secrets["secret"].as_str().context("no secret")?;
+    let argv = [
+        "srun",
+        &jobid,
+        "--overlap",
+        "-N1",
+        "-n1",
+        "/usr/lib/slurm-serve/stranger",
+        "attach",
+        &id,
+        &generation,
+        "",
+        secret,
+    ];
+    let said = site.say("alice", &argv, "", &[])?;
+    has(&said.out, &["ALREADY_EXISTS: "])?;
+    let stolen = node
+        .command("alice", ["ls", "/run/slurm-serve/secrets"])
+        .output()?;
+    ensure!(!stolen.status.success(), "secrets are root's: {stolen:?}");
     ensure!(job.model()?["state"] == "ready", "the true one is still there");
     let (status, _) = site.ask("stub", "")?;
     ensure!(status == 200);
@@ -274,4 +298,20 @@ fn guard(site: &Site) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn unpublished(site: &Site) -> Result<()> {
+    let node = site.node(1);
+    let arguments = ["-w", node.name(), "--serve-model=stub", "--serve-publish=no"];
+    let job = site.sbatch("alice", &arguments, "sleep 300")?;
+    job.wait_model("ready")?;
+    let (url, key) = endpoint(site, &job)?;
+    let right = format!("Authorization: Bearer {key}");
+    let (status, _) = site.curl(&["-H", &right, &format!("{url}/models")])?;
+    ensure!(status == 200, "the owner may use it: {status}");
+    ensure!(site.models()?.is_empty(), "{:?}", site.models()?);
+    let (status, body) = site.ask("stub", "")?;
+    ensure!(status == 404, "{status}: {body}");
+    ensure!(stranger(node, "bob", &["list"])?.trim() == "OK []");
+    has(&stranger(node, "alice", &["list"])?, &["\"stub\""])
 }
