@@ -138,14 +138,14 @@ fn restarted(site: &Site, how: Signal) -> Result<()> {
     until("the model at the gateway", listed)?;
     let engine = job.stub()?.process;
 
-    let stream = site.open_stream(None, "none", "slow", 40)?;
+    let stream = site.open_stream(None, "none", "slow", 30)?;
     site.end_agent(node, how)?;
     ensure!(listed()?, "the gateway believes what it heard for the lease");
     let (status, body) = site.ask("slow", "")?;
     ensure!(status == 200, "without an agent: {status} {body}");
     site.start_agent(node)?;
     let text = stream.finish()?;
-    ensure!(text.matches("\"content\":").count() >= 40, "{text}");
+    ensure!(text.matches("\"content\":").count() >= 30, "{text}");
 
     let after = job.wait_model("ready")?;
     for field in ["generation", "base_url", "node"] {
