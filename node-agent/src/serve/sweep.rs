@@ -1,13 +1,31 @@
 //! What a runner leaves behind that was killed before it could clean up: its private folder on node-local disk.
 //!
-//! Root removes it from a folder that everybody may write to. Only real folders of the job's owner are touched, and no link is followed
-//! (`remove_dir_all` goes down by descriptors), so the worst that a user can do with the name is to lose a folder of their own.
+//! It lies in a folder that everybody may write to, so it is removed with the rights of the job's owner, not with root's. Only real folders
+//! of that owner are touched, and no link is followed (`remove_dir_all` goes down by descriptors).
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use nix::unistd::{Uid, setfsuid};
+
+/// This thread's rights on files are a user's until it is dropped (setfsuid(2): with a uid other than 0 root's powers over files go too).
+struct As(Uid);
+
+impl As {
+    fn user(uid: u32) -> Self {
+        Self(setfsuid(Uid::from_raw(uid)))
+    }
+}
+
+impl Drop for As {
+    fn drop(&mut self) {
+        setfsuid(self.0);
+    }
+}
+
 /// Removes the private folders of a job that is over (see `step/private.rs` for their names) from `scratch` and /tmp.
 pub fn folders(scratch: &Path, job_id: u32, uid: u32) {
+    let _rights = As::user(uid);
     let prefix = format!("sserve-{job_id}-");
     let mut places = vec![scratch];
     // The runner falls back to it where `scratch` is too long a path.
