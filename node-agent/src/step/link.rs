@@ -199,9 +199,8 @@ impl Line {
                     let now = self.now();
                     if matters_at_once(&told, &now) {
                         let done = now.phase == RunnerPhase::Done as i32;
-                        if done {
-                            while self.send_lines(&out).await {}
-                        }
+                        // Whoever hears of the new phase finds what the engine said before it.
+                        while self.send_lines(&out).await {}
                         if out.send(message(ToAgent::Facts(now.clone()))).await.is_err() {
                             return Ended::Broken;
                         }
