@@ -16,6 +16,7 @@ pub mod clock;
 pub mod config;
 pub mod duration;
 pub mod gateway;
+pub mod guard_status;
 pub mod job;
 pub mod limits;
 pub mod listing;

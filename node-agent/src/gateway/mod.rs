@@ -18,6 +18,7 @@ mod model_name;
 mod models;
 mod proxy;
 mod registry;
+mod renew;
 mod replica;
 mod router;
 mod server;
@@ -143,7 +144,7 @@ async fn forget(gateway: &Gateway) {
         let (ended, next) = gateway.registry.write().expire(registry::Now::read());
         for node in ended {
             tracing::warn!(
-                "agent of {node}: silent for longer than its lease; its models are taken for gone"
+                "agent of {node}: silent for longer than its lease; models whose guards are silent too are taken for gone"
             );
         }
         match next {

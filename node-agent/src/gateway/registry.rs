@@ -1,10 +1,13 @@
 //! What is known of every node: a pure data structure. Time comes in from outside, nothing here waits or does I/O.
 //!
 //! ```text
-//!   Connecting ──snapshot──▶ Connected ──stream breaks──▶ Silent, lease running ──lease ends──▶ Silent, nothing believed
+//!   Connecting ──snapshot──▶ Connected ──stream breaks──▶ Silent, leases running ──leases end──▶ Silent, nothing believed
 //!        └──cannot connect──▶ Silent      ◀──snapshot──────────┘                                     │
 //!                                  Connected ◀──snapshot──────────────────────────────────────────────┘
 //! ```
+//!
+//! While an agent is silent each of its models has a lease of its own: that of the node, renewed for as long as the model's
+//! guard itself says that it is there (see `renew`).
 //!
 //! A model is known by node and generation; names are looked up over all of them. A goodbye of one generation therefore
 //! never touches another that carries the same name.
@@ -69,6 +72,8 @@ pub struct Node {
     lease_ends: Option<Instant>,
     /// Whether a stream that opened has already prolonged this lease.
     prolonged: bool,
+    /// Set while silent, by generation: until when a model is believed because its guard said so.
+    renewed: BTreeMap<String, Instant>,
     /// By generation.
     models: BTreeMap<String, Arc<Replica>>,
 }
@@ -102,6 +107,7 @@ impl Registry {
             lease: Duration::ZERO,
             lease_ends: None,
             prolonged: false,
+            renewed: BTreeMap::new(),
             models: BTreeMap::new(),
         };
         self.nodes.insert(name.to_owned(), node);
@@ -135,6 +141,7 @@ impl Registry {
         }
         node.lease = snapshot.lease;
         node.lease_ends = None;
+        node.renewed.clear();
         let before = std::mem::take(&mut node.models);
         for announced in snapshot.models {
             let generation = announced.model.generation.clone();
@@ -199,21 +206,57 @@ impl Registry {
         node.link = Link::Silent(why);
     }
 
-    /// Drops what may be believed no longer. Returns the nodes whose lease ended with models, and when to look again.
+    /// What a silent node's guards may be asked for, and the node's lease; `None` while its agent speaks for them.
+    pub fn to_ask(&self, name: &str, now: Now) -> Option<(Duration, Vec<Arc<Replica>>)> {
+        let node = self.nodes.get(name).filter(|node| node.lease_ends.is_some())?;
+        let ready = node
+            .models
+            .values()
+            .filter(|replica| replica.takes_requests(now.unix_ms));
+        Some((node.lease, ready.cloned().collect()))
+    }
+
+    /// A silent node's guard said at `asked` that this generation is there: it is believed for one more lease.
+    pub fn renew(&mut self, name: &str, generation: &str, asked: Instant) {
+        if let Some(node) = self.nodes.get_mut(name)
+            && node.lease_ends.is_some()
+            && node.models.contains_key(generation)
+        {
+            node.renewed.insert(generation.to_owned(), asked + node.lease);
+        }
+    }
+
+    /// A silent node's guard said that this generation is not there any more, or that it is ending.
+    pub fn disown(&mut self, name: &str, generation: &str) {
+        if let Some(node) = self.nodes.get_mut(name)
+            && node.lease_ends.is_some()
+        {
+            node.models.remove(generation);
+        }
+    }
+
+    /// Drops what may be believed no longer. Returns the nodes that lost models by it, and when to look again.
     pub fn expire(&mut self, now: Now) -> (Vec<String>, Option<Duration>) {
         let (mut ended, mut next) = (Vec::new(), None::<Duration>);
         let mut soonest = |wait: Duration| next = Some(next.map_or(wait, |other| other.min(wait)));
         for (name, node) in &mut self.nodes {
-            match node.lease_ends {
-                Some(ends) if ends <= now.instant => {
-                    node.lease_ends = None;
-                    if !node.models.is_empty() {
-                        node.models.clear();
-                        ended.push(name.clone());
-                    }
+            if let Some(ends) = node.lease_ends {
+                let before = node.models.len();
+                let renewed = &node.renewed;
+                let believed =
+                    |generation: &String| renewed.get(generation).map_or(ends, |renewed| ends.max(*renewed));
+                node.models
+                    .retain(|generation, _| believed(generation) > now.instant);
+                node.models
+                    .keys()
+                    .for_each(|generation| soonest(believed(generation) - now.instant));
+                if node.models.len() < before {
+                    ended.push(name.clone());
                 }
-                Some(ends) => soonest(ends - now.instant),
-                None => {}
+                if node.models.is_empty() {
+                    node.lease_ends = None;
+                    node.renewed.clear();
+                }
             }
             node.models.retain(|_, replica| !replica.is_expired(now.unix_ms));
             for ms in node.models.values().filter_map(|replica| replica.expires_ms()) {

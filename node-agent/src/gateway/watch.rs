@@ -8,6 +8,7 @@ use slurm_serve_proto::v1::{Model, ModelDelta, ModelSnapshot, ModelState};
 
 use super::Gateway;
 use super::registry::{Leaving, Now, Snapshot};
+use super::renew;
 use super::replica::Announced;
 use crate::catalog::watcher::{Audience, Settled, follow};
 use crate::client::AgentChannel;
@@ -42,35 +43,18 @@ pub async fn watch(gateway: Arc<Gateway>, agent: Agent, patience: Duration) {
         address,
         channel,
     } = agent;
+    let (silent, silence) = tokio::sync::watch::channel(false);
     let listener = Listener {
-        gateway,
-        node,
-        channel: channel.clone(),
+        gateway: gateway.clone(),
+        node: node.clone(),
+        channel,
         life: Mutex::default(),
+        silent,
     };
-    let mut pause = FIRST_PAUSE;
-    let mut told = None;
-    loop {
-        let broken = follow(channel.clone(), patience, &listener).await;
-        // Said once, not with every attempt.
-        if broken.served || told.as_ref() != Some(&broken.why) {
-            tracing::warn!("agent of {} ({address}): {}", listener.node, broken.why);
-            told = Some(broken.why.clone());
-        }
-        let now = Now::read();
-        listener
-            .gateway
-            .registry
-            .write()
-            .broken(&listener.node, broken.why, broken.heard, now);
-        listener.gateway.changed.notify_one();
-        if broken.served {
-            pause = FIRST_PAUSE;
-        }
-        // Not all gateways of a site at once.
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..=1.0))).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
+    tokio::join!(
+        listener.listen(&address, patience),
+        renew::while_silent(&gateway, &node, silence)
+    );
 }
 
 struct Listener {
@@ -79,6 +63,37 @@ struct Listener {
     channel: AgentChannel,
     /// Names the life of the agent that was heard last.
     life: Mutex<String>,
+    /// Whether the stream is broken.
+    silent: tokio::sync::watch::Sender<bool>,
+}
+
+impl Listener {
+    /// Follows the agent, again and again.
+    async fn listen(&self, address: &str, patience: Duration) {
+        let mut pause = FIRST_PAUSE;
+        let mut told = None;
+        loop {
+            let broken = follow(self.channel.clone(), patience, self).await;
+            // Said once, not with every attempt.
+            if broken.served || told.as_ref() != Some(&broken.why) {
+                tracing::warn!("agent of {} ({address}): {}", self.node, broken.why);
+                told = Some(broken.why.clone());
+            }
+            let now = Now::read();
+            self.gateway
+                .registry
+                .write()
+                .broken(&self.node, broken.why, broken.heard, now);
+            self.silent.send_replace(true);
+            self.gateway.changed.notify_one();
+            if broken.served {
+                pause = FIRST_PAUSE;
+            }
+            // Not all gateways of a site at once.
+            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..=1.0))).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
 }
 
 impl Audience for Listener {
@@ -121,6 +136,7 @@ impl Audience for Listener {
             .registry
             .write()
             .snapshot(&self.node, snapshot, Now::read());
+        self.silent.send_replace(false);
         self.gateway.changed.notify_one();
         settle(leaving)
     }

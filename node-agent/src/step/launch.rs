@@ -25,6 +25,8 @@ use super::ready::Probe;
 
 /// What the parts of a launch need from the runner.
 pub struct Ground<'a> {
+    /// Which launch this is.
+    pub generation: &'a str,
     /// Told along the way.
     pub facts: &'a watch::Sender<RunnerFacts>,
     /// The way of the log's lines to the agent.
@@ -88,8 +90,14 @@ impl Made {
 
         let log = self.open_log(order, &folder, ground);
         let listener = bind(&order.bind_address, &order.ports).await?;
-        let guard = Guard::open(listener, &socket, &order.key, &order.public_name)
-            .map_err(|e| Failure::internal(format!("the guard cannot start: {e}")))?;
+        let guard = Guard::open(
+            listener,
+            &socket,
+            &order.key,
+            &order.public_name,
+            ground.generation,
+        )
+        .map_err(|e| Failure::internal(format!("the guard cannot start: {e}")))?;
         let port = guard.address().port();
         self.guard = Some(guard);
 

@@ -57,6 +57,7 @@ pub async fn run(announcement: Announcement) -> ExitCode {
         (Ok(term), Ok(int)) => (term, int),
         (Err(e), _) | (_, Err(e)) => return complain(&format!("cannot listen for signals: {e}")),
     };
+    let generation = announcement.generation.clone();
     let mut link = Link::open(announcement, for_agent);
     let (_, no_events) = mpsc::channel(1);
     let mut ears = Ears {
@@ -70,6 +71,7 @@ pub async fn run(announcement: Announcement) -> ExitCode {
         Err(code) => return code,
     };
     let runner = Runner {
+        generation,
         link,
         to_agent,
         dropped,
@@ -146,6 +148,7 @@ async fn signalled(term: &mut Signal, int: &mut Signal) {
 }
 
 struct Runner {
+    generation: String,
     link: Link,
     to_agent: mpsc::Sender<String>,
     dropped: Arc<AtomicU64>,
@@ -167,6 +170,7 @@ impl Runner {
     /// Up to the moment when it must end.
     async fn serve(&mut self, order: &LaunchOrder, ears: &mut Ears) -> Outcome {
         let ground = Ground {
+            generation: &self.generation,
             facts: &self.link.facts,
             to_agent: self.to_agent.clone(),
             dropped: self.dropped.clone(),

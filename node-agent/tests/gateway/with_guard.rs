@@ -31,7 +31,14 @@ async fn serve(generation: &str, routes: Router) -> Served {
     let engine = UnixListener::bind(&socket).unwrap();
     tokio::spawn(async move { axum::serve(engine, routes).await.unwrap() });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let guard = Guard::open(listener, &socket, &format!("key-{generation}"), "tiny").unwrap();
+    let guard = Guard::open(
+        listener,
+        &socket,
+        &format!("key-{generation}"),
+        "tiny",
+        generation,
+    )
+    .unwrap();
     guard.set(Door::Open);
     let url = format!("http://{}/v1", guard.address());
     Served {
@@ -68,6 +75,41 @@ async fn a_client_that_leaves_ends_the_engines_work() {
         served.guard.counts().in_flight() == 0
     })
     .await;
+}
+
+/// A node agent that is away takes nothing out of routing that still answers; what ends meanwhile goes at once.
+#[tokio::test]
+async fn while_an_agent_is_silent_its_guards_are_asked() {
+    let lease = Duration::from_millis(800);
+    let (stays, ends) = (
+        serve("a", Router::new().fallback(|| async { "stays" })).await,
+        serve("b", Router::new().fallback(|| async { "ends" })).await,
+    );
+    let models = || {
+        vec![
+            model("tiny", "a", Ready, &stays.url),
+            model("small", "b", Ready, &ends.url),
+            // Somebody else has this one's port by now.
+            model("stolen", "c", Ready, &stays.url),
+        ]
+    };
+    let mut agent = FakeAgent::start("n1", lease, models());
+    let gateway = Gateway::start(&[&agent]).await;
+    agent.kill();
+    gateway.until_agent("n1", "silent").await;
+    gateway.until_names(&["small", "tiny"]).await;
+    // Far longer than the lease: the model is asked for the whole time, so that a gap would be seen.
+    let until = std::time::Instant::now() + 4 * lease;
+    while std::time::Instant::now() < until {
+        assert_eq!(gateway.ask("tiny").await.0, 200);
+    }
+    ends.guard.set(Door::Draining);
+    gateway.until_names(&["tiny"]).await;
+    // A guard that is gone is silent, and silence ends with the lease.
+    stays.guard.close(Duration::from_secs(1)).await;
+    gateway.until_names(&[]).await;
+    agent.restart(vec![]);
+    gateway.until_agent("n1", "ok").await;
 }
 
 /// The end of a model under load, as the runner does it: out of the catalog and acknowledged, then no new requests, then what is

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use slurm_serve::guard_status::{GuardStatus, PATH};
 use slurm_serve_proto::v1::RunnerPhase;
 
 use crate::agent::{Agent, SECRET};
@@ -117,6 +118,39 @@ async fn only_the_key_and_the_listed_paths_lead_in() {
         .send()
         .await;
     assert_eq!(answer.expect("answered").status(), 405);
+}
+
+/// Not for strangers either, and at any time: nobody asks the engine.
+#[tokio::test]
+async fn the_guard_says_which_launch_it_is_and_how_it_stands() {
+    let gate = tempfile::tempdir().expect("a folder");
+    let gate = gate.path().join("go");
+    let mut run = Run::start(Wish::stub(&[("STUB_LOAD_UNTIL", gate.to_str().expect("a path"))]));
+    run.agent().until("a port", |told| told.last().port != 0).await;
+    let url = run.url(PATH);
+    let ask = || reqwest::Client::new().get(&url);
+    assert_eq!(ask().send().await.expect("answered").status(), 401);
+    let status = async || {
+        let answer = ask().bearer_auth(KEY).send().await.expect("answered");
+        assert_eq!(answer.status(), 200);
+        let text = answer.text().await.expect("text");
+        let status: GuardStatus = serde_json::from_str(&text).expect("a status");
+        assert_eq!(
+            (status.model.as_str(), status.generation.as_str()),
+            (MODEL, "7.0.1-abc")
+        );
+        status.state
+    };
+    assert_eq!(status().await, "loading");
+    std::fs::write(&gate, "").expect("the gate");
+    run.agent()
+        .until("ready", |told| told.has_been(RunnerPhase::Ready))
+        .await;
+    assert_eq!(status().await, GuardStatus::READY);
+    let posted = reqwest::Client::new().post(&url).bearer_auth(KEY).send().await;
+    assert_eq!(posted.expect("answered").status(), 405);
+    run.signal(Signal::SIGTERM);
+    assert!(run.gone().await.success());
 }
 
 #[tokio::test]

@@ -303,7 +303,10 @@ pub struct ModelSnapshot {
     /// Changes with each life of the agent.
     #[prost(string, tag = "2")]
     pub agent_instance: ::prost::alloc::string::String,
-    /// How long, in ms, what was said here may be believed after the stream breaks.
+    /// How long, in ms, what was said here may be believed after the stream breaks. A READY model is believed for as long again
+    /// whenever its guard answers `GET <http://HOST:PORT/slurm-serve/v1/status`> (with the model's key) with the generation that was
+    /// announced and the state "ready", and no longer at all once the guard says anything else; `expires_ms` ends it in any case.
+    /// So an agent that is down or being replaced takes nothing out of routing that still answers.
     #[prost(uint32, tag = "3")]
     pub lease_ms: u32,
     #[prost(message, repeated, tag = "4")]

@@ -56,6 +56,36 @@ fn a_broken_stream_starts_the_lease_and_its_end_takes_the_models() {
 }
 
 #[test]
+fn a_guard_that_answers_renews_the_lease_of_its_model_alone() {
+    let clock = Clock::start();
+    let mut registry = registry(vec![ready("tiny", "a"), ready("big", "b")], clock.secs(0));
+    assert!(
+        registry.to_ask("n1", clock.secs(1)).is_none(),
+        "the agent speaks for them"
+    );
+    registry.renew("n1", "a", clock.secs(1).instant);
+    registry.broken("n1", "reset".into(), clock.secs(5).instant, clock.secs(5));
+    assert_eq!(registry.to_ask("n1", clock.secs(6)).unwrap().1.len(), 2);
+    registry.renew("n1", "a", clock.secs(7).instant);
+    registry.renew("n1", "never-heard-of", clock.secs(7).instant);
+    assert_eq!(registry.expire(clock.secs(14)).1, Some(Duration::from_secs(1)));
+    assert_eq!(
+        registry.expire(clock.secs(15)),
+        (vec!["n1".into()], Some(Duration::from_secs(2)))
+    );
+    assert_eq!(generations(&registry), ["a"]);
+    registry.renew("n1", "a", clock.secs(16).instant);
+    registry.expire(clock.secs(25));
+    assert_eq!(generations(&registry), ["a"]);
+    registry.disown("n1", "a");
+    assert_eq!(registry.expire(clock.secs(25)), (vec![], None));
+    assert!(
+        registry.to_ask("n1", clock.secs(25)).is_none(),
+        "nothing is left to be renewed"
+    );
+}
+
+#[test]
 fn an_agent_that_comes_back_within_the_lease_ends_it() {
     let clock = Clock::start();
     let mut registry = registry(vec![ready("tiny", "a")], clock.secs(0));

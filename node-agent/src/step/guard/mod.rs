@@ -53,6 +53,16 @@ impl Door {
             _ => Self::Ended,
         }
     }
+
+    /// As [`GuardStatus`](crate::guard_status::GuardStatus) tells it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Open => crate::guard_status::GuardStatus::READY,
+            Self::Draining => "draining",
+            Self::Ended => "ended",
+        }
+    }
 }
 
 /// What every connection shares.
@@ -64,6 +74,8 @@ struct Shared {
     key: bearer::Key,
     /// The public name, for messages.
     model: String,
+    /// Which launch this is, for those who ask.
+    generation: String,
     upstream: upstream::Upstream,
 }
 
@@ -83,7 +95,13 @@ pub struct Guard {
 
 impl Guard {
     /// Serves on `listener`, door [`Door::Loading`], for the engine that will listen on `socket`. Must be called in a runtime.
-    pub fn open(listener: TcpListener, socket: &Path, key: &str, model: &str) -> std::io::Result<Self> {
+    pub fn open(
+        listener: TcpListener,
+        socket: &Path,
+        key: &str,
+        model: &str,
+        generation: &str,
+    ) -> std::io::Result<Self> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             door: AtomicU8::new(Door::Loading as u8),
@@ -91,6 +109,7 @@ impl Guard {
             counts: Arc::new(Counts::default()),
             key: bearer::Key::new(key),
             model: model.to_owned(),
+            generation: generation.to_owned(),
             upstream: upstream::Upstream::new(socket),
         });
         let stop = CancellationToken::new();

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri, Version};
+use http::{Method, Request, Response, Uri, Version};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 
@@ -14,6 +14,7 @@ use super::allow::{self, Verdict};
 use super::body::Passed;
 use super::reply::{self, Reply};
 use super::{Door, Shared, headers};
+use crate::guard_status::{self, GuardStatus};
 
 /// The engine's answer, or the guard's own.
 pub type Answer = Response<Either<Passed, Full<Bytes>>>;
@@ -35,6 +36,9 @@ async fn pass(
         return Err(reply::unauthorized());
     }
     proven.store(true, Ordering::Relaxed);
+    if request.uri().path() == guard_status::PATH {
+        return Err(status(shared, request.method()));
+    }
     match allow::verdict(request.method(), request.uri().path()) {
         Verdict::Pass => {}
         Verdict::NoPath => return Err(reply::no_path(request.uri().path())),
@@ -65,6 +69,19 @@ async fn pass(
         head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(Response::from_parts(head, body))
+}
+
+/// What there is to say of ourselves, at any time, for those who route to us and cannot ask our agent.
+fn status(shared: &Shared, method: &Method) -> Reply {
+    if *method != Method::GET {
+        return reply::no_method("GET");
+    }
+    reply::json(&GuardStatus {
+        model: shared.model.clone(),
+        generation: shared.generation.clone(),
+        state: shared.door().word().to_owned(),
+        in_flight: shared.counts.in_flight(),
+    })
 }
 
 /// What the door says, unless it is open.

@@ -22,6 +22,14 @@ fn reply(status: StatusCode, kind: &str, code: &str, message: &str) -> Reply {
     response
 }
 
+/// 200 with facts about the guard itself.
+pub fn json(facts: &impl serde::Serialize) -> Reply {
+    let mut response = Response::new(Full::new(serde_json::to_vec(facts).unwrap_or_default().into()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
 fn closing(mut response: Reply) -> Reply {
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
