@@ -1,0 +1,140 @@
+//! A model's runner: taking it in, believing what it says, talking to it, noticing that it is gone.
+
+use std::time::Duration;
+
+use slurm_serve_proto::v1::{self, RunnerPhase};
+
+use super::{Attach, AttachRefused, Task};
+use crate::serve::process::{self, Known};
+use crate::serve::state::Event;
+
+impl Task {
+    pub(super) async fn attach(&mut self, attach: Attach) {
+        let hello = &attach.hello;
+        let proven = match (&self.secrets.nonce, hello.nonce.is_empty()) {
+            (Some(nonce), false) => same(nonce, &hello.nonce),
+            _ => !hello.secret.is_empty() && same(&self.secrets.secret, &hello.secret),
+        };
+        let refused = if !proven {
+            Some(AttachRefused::Unproven)
+        } else if self
+            .outbound
+            .as_ref()
+            .is_some_and(|outbound| !outbound.is_closed())
+            && self.runner_is_alive()
+        {
+            Some(AttachRefused::Occupied)
+        } else {
+            None
+        };
+        if let Some(refused) = refused {
+            tracing::warn!(
+                generation = self.launch.generation,
+                pid = hello.pid,
+                ?refused,
+                "a runner was sent away"
+            );
+            let _ = attach.reply.send(Err(refused));
+            return;
+        }
+        self.connection += 1;
+        self.secrets.nonce = None;
+        self.launch.runner = attach.process.map(|process| (process.pid, process.start));
+        self.keep();
+        if let Err(e) = self
+            .world
+            .store
+            .save_secrets(&self.launch.generation, &self.secrets)
+        {
+            tracing::error!("{e}");
+        }
+        self.outbound = Some(attach.outbound);
+        (self.launch_deadline, self.runner_deadline) = (None, None);
+        let _ = attach.reply.send(Ok(self.connection));
+        let welcome = v1::Welcome {
+            secret: self.secrets.secret.clone(),
+        };
+        self.say(v1::agent_message::Message::Welcome(welcome)).await;
+        self.view.send_modify(|view| view.recovering = false);
+        // First how things stand: one that loads already needs no order.
+        if let Some(facts) = attach.hello.facts {
+            self.take_facts(facts).await;
+        }
+        self.event(Event::Attached).await;
+        self.publish();
+    }
+
+    pub(super) async fn take_facts(&mut self, mut facts: v1::RunnerFacts) {
+        let phase = facts.phase();
+        let mut port = u16::try_from(facts.port).unwrap_or(0);
+        if facts.ending.is_some() && port != self.launch.port {
+            // It failed so fast that its port is closed again before we looked: why it failed is all that counts now.
+            port = self.launch.port;
+            facts.port = u32::from(port);
+        }
+        if port != 0 && port != self.launch.port {
+            let ends = matches!(
+                phase,
+                RunnerPhase::Leaving | RunnerPhase::Draining | RunnerPhase::Done
+            );
+            if process::listens(port, self.launch.uid) {
+                self.launch.port = port;
+                self.world
+                    .ports
+                    .keep(&self.launch.generation, port, self.launch.internal_port);
+                self.keep();
+            } else if !ends {
+                // One that failed at once has let go of its port before this is read; why it did so must be heard.
+                tracing::warn!(
+                    generation = self.launch.generation,
+                    port,
+                    "the runner says it owns a port that nobody of its uid listens on"
+                );
+                return;
+            }
+        }
+        let ending = facts.ending.clone();
+        let before = self.life.state;
+        self.facts = facts;
+        if phase == RunnerPhase::Ready && !self.launch.was_ready {
+            self.launch.was_ready = true;
+            self.keep();
+        }
+        self.event(Event::Facts(phase, ending)).await;
+        if before == self.life.state {
+            self.publish();
+        }
+    }
+
+    pub(super) async fn say(&mut self, message: v1::agent_message::Message) {
+        if let Some(outbound) = &self.outbound {
+            // A runner that does not read within this is as good as detached; its stream's end will tell.
+            let message = v1::AgentMessage {
+                message: Some(message),
+            };
+            let _ = tokio::time::timeout(Duration::from_secs(1), outbound.send(message)).await;
+        }
+    }
+
+    pub(super) fn runner_is_alive(&self) -> bool {
+        self.launch
+            .runner
+            .is_some_and(|(pid, start)| Known { pid, start }.is_alive())
+    }
+
+    /// A model of a former life has a client and a runner that are no children of ours.
+    pub(super) async fn look(&mut self) {
+        if self.outbound.is_none() && self.launch.runner.is_some() && !self.runner_is_alive() {
+            self.event(Event::RunnerDied).await;
+        }
+    }
+}
+
+/// Compares in a time that tells nothing of where they differ.
+fn same(a: &str, b: &str) -> bool {
+    a.len() == b.len()
+        && a.bytes()
+            .zip(b.bytes())
+            .fold(0, |differ, (a, b)| differ | (a ^ b))
+            == 0
+}
