@@ -1,13 +1,16 @@
 # Two commands are all it takes on a fresh Debian 12 with Rust, as root: `make demo`, and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help setup build release demo lab lab-shell lab-down lab-clean test lint deny bench
+.PHONY: help setup build release demo lab lab-shell lab-down lab-clean test test-core lint deny bench
 
 NODES ?= 2
 NODE ?= login
 LAB_USER ?= alice
 # With KEEP=1 the demo leaves everything up.
 KEEP ?=
+# The Slurm release that the end-to-end tests run on: 22.05, 24.11 or 26.05.
+SLURM ?= 24.11
 
+export SLURM
 export RUST_BACKTRACE ?= 0
 
 help: ## This list
@@ -39,8 +42,11 @@ lab-down: ## Remove every lab: processes, mounts, namespaces, state
 lab-clean: ## The same, and the cache of root file systems and vLLM
 	@target/release/lab clean
 
-test: setup build ## Unit tests and the end-to-end tests on the lab
+test: setup build ## Unit tests and the end-to-end tests on the lab (SLURM=22.05, 24.11, 26.05)
 	cargo test --workspace --no-fail-fast
+
+test-core: setup build ## A few end-to-end tests that stand for the rest (SLURM=…)
+	cargo test -p serve-e2e --test cluster -- core
 
 lint: ## Formatting and lints, as CI does
 	cargo fmt --all --check

@@ -239,7 +239,7 @@ impl Site {
     }
 }
 
-/// The admin's recipes: file name and text.
+/// `$SLURM`, else the default.
 fn release() -> Release {
     let named = std::env::var("SLURM").ok().filter(|name| !name.is_empty());
     named.map_or_else(Release::default, |name| {
@@ -247,6 +247,7 @@ fn release() -> Release {
     })
 }
 
+/// The admin's recipes: file name and text.
 fn recipes(engine: Engine) -> Vec<(String, String)> {
     let stub =
         |name: &'static str, env: &[(&str, &str)], more: &str| (name, settings::stub_recipe(name, env, more));
