@@ -48,6 +48,8 @@ pub struct Agent {
     #[serde(with = "crate::duration")]
     pub launch_timeout: Duration,
     #[serde(with = "crate::duration")]
+    pub allocation_wait: Duration,
+    #[serde(with = "crate::duration")]
     pub settle_timeout: Duration,
     #[serde(with = "crate::duration")]
     pub recover_timeout: Duration,
@@ -88,6 +90,7 @@ impl Default for Agent {
             slurm_bin_dir: PathBuf::new(),
             slurm_command_timeout: s(10),
             launch_timeout: s(60),
+            allocation_wait: s(5),
             settle_timeout: s(2),
             recover_timeout: s(10),
             runner_timeout: s(5),

@@ -114,6 +114,16 @@ impl Slurm {
         }
     }
 
+    /// Has the job a step, be it its batch script? The one that Slurm itself makes on each node (`extern`) is none.
+    pub async fn has_step(&self, job_id: u32) -> Result<bool, SlurmError> {
+        let args = ["-h", "-a", "-s", "-j", &job_id.to_string(), "-o", "%i"];
+        match self.run("squeue", &args).await {
+            Ok(text) => Ok(names_a_step(&text)),
+            Err(SlurmError::Failed(_, why)) if why.contains("Invalid job id") => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The folder of the job's standard output; `None` where it is not a plain path.
     pub async fn stdout_dir(&self, job_id: u32) -> Result<Option<PathBuf>, SlurmError> {
         let id = job_id.to_string();
@@ -207,6 +217,12 @@ fn parse_place(text: &str, job: &str) -> Option<JobPlace> {
     places.find(|place| wanted.is_none_or(|id| id == place.job_id))
 }
 
+fn names_a_step(text: &str) -> bool {
+    text.lines()
+        .map(str::trim)
+        .any(|step| !step.is_empty() && !step.ends_with(".extern"))
+}
+
 fn parse_job(line: &str) -> Option<SlurmJob> {
     let mut fields = line.splitn(6, '|');
     let uid = fields.next()?.trim().parse().ok()?;
@@ -289,6 +305,13 @@ mod tests {
             ("", "Resources")
         );
         assert_eq!(parse_place("", "12"), None);
+    }
+
+    #[test]
+    fn an_allocation_without_a_step_is_told_from_one_that_has_some() {
+        assert!(!names_a_step("") && !names_a_step("7.extern\n"));
+        assert!(names_a_step("7.batch\n7.extern\n") && names_a_step("7.0\n"));
+        assert!(names_a_step("7.interactive\n7.extern\n"));
     }
 
     #[test]

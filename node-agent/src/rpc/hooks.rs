@@ -35,7 +35,7 @@ impl Hooks for Rooms {
             options: Some(told.options.unwrap_or_default()),
         };
         tracing::debug!(job = job.id, uid = job.uid, "started");
-        self.jobs.started(job);
+        self.models.job_started(job);
         Ok(Response::new(JobStartedResponse {}))
     }
 

@@ -3,6 +3,7 @@
 //! `plan` decides what is launched, `model` is the task that owns one, `state` its life as a pure function, `srun` the client that starts
 //! its step, `store` what is kept on disk. [`Models`] is the door.
 
+mod allocation;
 mod log;
 mod model;
 mod plan;
@@ -253,6 +254,21 @@ impl Models {
         }
         handles.insert(job.id, model::spawn(self.world.clone(), launch, secrets, false));
         Ok(())
+    }
+
+    /// The prolog's word: the job is here. Starts nothing, unless nobody of the job asks for its model.
+    pub fn job_started(self: &Arc<Self>, job: Job) {
+        let tagged = job
+            .options
+            .as_ref()
+            .is_some_and(|options| !options.model.is_empty());
+        if tagged {
+            tokio::spawn(allocation::launch_if_nobody_asks(
+                Arc::downgrade(self),
+                job.clone(),
+            ));
+        }
+        self.jobs.started(job);
     }
 
     /// Ends a job's model; the job goes on. Says whether there is one.

@@ -19,6 +19,7 @@ pub const TESTS: &[Test] = &[
     ),
     ("a_step_cannot_have_another_model_than_its_job", other_model),
     ("an_inherited_key_of_ones_own_is_kept_and_said", own_key),
+    ("an_allocation_without_a_step_gets_its_model", no_step),
 ];
 
 const ASK: &str = r#"curl -sS -H "Authorization: Bearer $OPENAI_API_KEY" "$OPENAI_BASE_URL/models"; echo; echo at $SERVE_MODEL_URL"#;
@@ -135,6 +136,41 @@ fn other_model(site: &Site) -> Result<()> {
     ];
     let said = site.say("alice", &argv, "", &[])?;
     said.one_line(&["--serve-args", "cannot change it"])
+}
+
+/// The shell of a salloc on the login node: sserve says where the model is, and the first step finds the same.
+fn no_step(site: &Site) -> Result<()> {
+    let argv = ["salloc", "--mem=500", "--no-shell", "--serve-model=stub"];
+    let said = site.say("alice", &argv, "", &[])?;
+    ensure!(said.code == 0, "{said:?}");
+    let granted = said
+        .err
+        .lines()
+        .find_map(|line| line.split("job allocation ").nth(1));
+    let job = site.job("alice", granted.unwrap_or_default())?;
+    let id = job.id.to_string();
+    let waited = site.say("alice", &["sserve", "wait", &id], "", &[])?;
+    ensure!(waited.code == 0, "{waited:?}\n{}", job.explain());
+    let before = job.wait_model("ready")?;
+    let url = site.say("alice", &["sserve", "url", &id], "", &[])?;
+    let step = [
+        "srun",
+        "--jobid",
+        &id,
+        "-n1",
+        "--serve-model=stub",
+        "sh",
+        "-c",
+        ASK,
+    ];
+    let stepped = site.say("alice", &step, "", &[])?;
+    ensure!(stepped.code == 0, "{stepped:?}");
+    has(&stepped.out, &["\"id\":\"stub\""])?;
+    let at = addresses(&stepped.out);
+    ensure!(at.len() == 1 && url.out.contains(at[0]), "{url:?} {stepped:?}");
+    ensure!(job.model()?["generation"] == before["generation"], "one server");
+    job.cancel()?;
+    job.wait_end().map(drop)
 }
 
 fn own_key(site: &Site) -> Result<()> {
