@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::catalog::Hub;
 use crate::config::{self, Config};
 use crate::job::Jobs;
+use crate::peers::Peers;
 use crate::rpc::{self, Rooms};
 use crate::serve::{Models, Ports, Store, World};
 use crate::slurm::Slurm;
@@ -55,8 +56,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let jobs = Arc::new(Jobs::default());
     let models = Models::new(world.clone(), jobs.clone());
     models.recover();
+    let peers = Arc::new(Peers::new(&world.node, &world.slurm, &config.agent));
     let rooms = Rooms {
         jobs,
+        peers,
         models,
         instance: format!("{:016x}", rand::random::<u64>()).into(),
     };

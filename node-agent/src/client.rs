@@ -146,6 +146,34 @@ async fn prove(headers: http::HeaderMap, nonce: &str, label: &str) -> Result<(),
     Ok(())
 }
 
+/// `HOST:PORT`, also for a host that is an IPv6 address.
+pub fn host_port(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// What a status says, in one line that does not name the agent; what lies beneath it where tonic has only "transport error" to say.
+pub fn said(status: &tonic::Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut deeper = std::error::Error::source(status);
+    while let Some(source) = deeper {
+        text = match source.downcast_ref() {
+            Some(ClientError::Transport(_, why)) => why.clone(),
+            Some(ClientError::Unproven(_, why)) => {
+                format!("its answer is not proven to come from root there ({why})")
+            }
+            _ => source.to_string(),
+        };
+        deeper = source.source();
+    }
+    if text.is_empty() {
+        text = format!("{:?}", status.code());
+    }
+    text
+}
+
 /// tonic says "transport error" and hides the cause in the chain of sources.
 fn because(error: &dyn std::error::Error) -> String {
     let mut deepest = error;

@@ -21,6 +21,7 @@ pub mod job;
 pub mod limits;
 pub mod listing;
 pub mod munge;
+pub mod peers;
 pub mod plugin_file;
 pub mod rpc;
 pub mod serve;

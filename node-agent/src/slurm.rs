@@ -3,8 +3,10 @@
 //! Only fields that no user can write text into are parsed out of a line (`squeue -o` with `|` between them); the one that a user can,
 //! StdOut, is asked for alone. The formats used are the same from 22.05 to 26.05.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::config;
@@ -32,12 +34,14 @@ pub struct SlurmJob {
     pub state: String,
     /// Where the batch script runs, and so the first node.
     pub batch_host: String,
-    /// All nodes, as Slurm writes it.
+    /// All nodes, as Slurm writes it; of the first component of a heterogeneous job those of all components, its own first.
     pub node_list: String,
     /// Milliseconds since the epoch; 0 = no limit.
     pub end_ms: i64,
     /// Working directory.
     pub work_dir: String,
+    /// Which component of a heterogeneous job it is.
+    pub component: Option<u32>,
 }
 
 /// Where slurmctld has put a job.
@@ -67,7 +71,12 @@ pub struct SlurmNode {
 pub struct Slurm {
     bin_dir: PathBuf,
     timeout: Duration,
+    /// What lists of hosts came to: the same text always means the same names.
+    host_lists: Arc<Mutex<HashMap<String, Vec<String>>>>,
 }
+
+/// Lists of hosts that are remembered; all are forgotten when there are more.
+const HOST_LISTS: usize = 256;
 
 impl Slurm {
     /// As the configuration says.
@@ -75,6 +84,7 @@ impl Slurm {
         Self {
             bin_dir: config.slurm_bin_dir.clone(),
             timeout: config.slurm_command_timeout,
+            host_lists: Arc::default(),
         }
     }
 
@@ -93,11 +103,20 @@ impl Slurm {
         let answer = self
             .run(
                 "squeue",
-                &["-h", "-a", "-t", "all", "-j", &id, "-o", "%U|%T|%B|%N|%e|%Z"],
+                &[
+                    "-h",
+                    "-a",
+                    "-t",
+                    "all",
+                    "-j",
+                    &id,
+                    "-o",
+                    "%A|%i|%U|%T|%B|%N|%e|%Z",
+                ],
             )
             .await;
         match answer {
-            Ok(text) => Ok(text.lines().find_map(parse_job)),
+            Ok(text) => Ok(parse_job(&text, job_id)),
             Err(SlurmError::Failed(_, why)) if why.contains("Invalid job id") => Ok(None),
             Err(error) => Err(error),
         }
@@ -165,12 +184,18 @@ impl Slurm {
                 .map(str::to_owned)
                 .collect());
         }
-        Ok(self
-            .run("scontrol", &["show", "hostnames", list])
-            .await?
-            .lines()
-            .map(str::to_owned)
-            .collect())
+        let known = || self.host_lists.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(names) = known().get(list) {
+            return Ok(names.clone());
+        }
+        let text = self.run("scontrol", &["show", "hostnames", list]).await?;
+        let names: Vec<String> = text.lines().map(str::to_owned).collect();
+        let mut known = known();
+        if known.len() >= HOST_LISTS {
+            known.clear();
+        }
+        known.insert(list.to_owned(), names.clone());
+        Ok(names)
     }
 
     /// Ends a job.
@@ -223,20 +248,42 @@ fn names_a_step(text: &str) -> bool {
         .any(|step| !step.is_empty() && !step.ends_with(".extern"))
 }
 
-fn parse_job(line: &str) -> Option<SlurmJob> {
-    let mut fields = line.splitn(6, '|');
+/// The number of a heterogeneous job stands for all of its components, that of an array for all of its tasks; the one that bears it as
+/// its own is meant.
+fn parse_job(text: &str, job_id: u32) -> Option<SlurmJob> {
+    let all: Vec<(u32, SlurmJob)> = text.lines().filter_map(parse_job_line).collect();
+    let mut job = all.iter().find(|(id, _)| *id == job_id)?.1.clone();
+    if job.component.is_some() {
+        let others = all
+            .iter()
+            .filter(|(id, other)| *id != job_id && !other.node_list.is_empty());
+        others.for_each(|(_, other)| job.node_list = format!("{},{}", job.node_list, other.node_list));
+    }
+    Some(job)
+}
+
+fn parse_job_line(line: &str) -> Option<(u32, SlurmJob)> {
+    let mut fields = line.splitn(8, '|');
+    let id = fields.next()?.trim().parse().ok()?;
+    // `5+1`: the second component of job 5.
+    let component = fields
+        .next()?
+        .split_once('+')
+        .and_then(|(_, offset)| offset.parse().ok());
     let uid = fields.next()?.trim().parse().ok()?;
     let mut next = || fields.next().map(str::to_owned);
     let (state, batch_host, node_list) = (next()?, next()?, next()?);
     let end_ms = next().map_or(0, |text| parse_time(&text));
-    Some(SlurmJob {
+    let job = SlurmJob {
         uid,
         state,
         batch_host,
         node_list,
         end_ms,
         work_dir: next().unwrap_or_default(),
-    })
+        component,
+    };
+    Some((id, job))
 }
 
 /// `2026-11-30T12:00:00` in local time, as squeue prints it; 0 for anything else (`N/A`, `NONE`, `UNLIMITED`).
@@ -284,14 +331,30 @@ mod tests {
 
     #[test]
     fn a_job_line_is_read() {
-        let job = parse_job("2001|RUNNING|n1|n[1-2]|N/A|/home/alice/a|b").unwrap();
+        let job = parse_job("7|7|2001|RUNNING|n1|n[1-2]|N/A|/home/alice/a|b\n", 7).unwrap();
         assert_eq!(
             (job.uid, job.state.as_str(), job.batch_host.as_str()),
             (2001, "RUNNING", "n1")
         );
-        assert_eq!((job.node_list.as_str(), job.end_ms), ("n[1-2]", 0));
+        assert_eq!(
+            (job.node_list.as_str(), job.end_ms, job.component),
+            ("n[1-2]", 0, None)
+        );
         assert_eq!(job.work_dir, "/home/alice/a|b");
-        assert_eq!(parse_job("slurm_load_jobs error"), None);
+        assert_eq!(parse_job("slurm_load_jobs error", 7), None);
+    }
+
+    #[test]
+    fn components_and_tasks_are_told_apart() {
+        let text = "6|5+1|2001|RUNNING|n2|n[2-3]|N/A|/\n5|5+0|2001|RUNNING|n1|n1|N/A|/\n";
+        let first = parse_job(text, 5).unwrap();
+        assert_eq!(
+            (first.component, first.node_list.as_str()),
+            (Some(0), "n1,n[2-3]")
+        );
+        let tasks = "11|10_1|2001|RUNNING|n1|n1|N/A|/\n10|10_2|2001|PENDING|||N/A|/\n";
+        assert_eq!(parse_job(tasks, 10).unwrap().state, "PENDING");
+        assert_eq!(parse_job(tasks, 11).unwrap().component, None);
     }
 
     #[test]

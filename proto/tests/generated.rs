@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use prost::Message;
 
-const FILES: [&str; 5] = ["model", "catalog", "jobs", "hooks", "runner"];
+const FILES: [&str; 6] = ["model", "catalog", "jobs", "hooks", "runner", "peers"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

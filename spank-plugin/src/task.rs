@@ -76,6 +76,10 @@ impl From<String> for Failure {
 pub fn prepare(job: &mut dyn Job, asker: &Asker, settings: &Settings) -> Result<(), Failure> {
     let options =
         ServeOptions::check(&asker.options).map_err(|error| Failure::from(format!("serve: {error}")))?;
+    let asker = &Asker {
+        job_id: first_component(job).unwrap_or(asker.job_id),
+        ..asker.clone()
+    };
     let model = Waiter::new(job, asker, settings).run()?;
     for name in environment::inherited_options() {
         job.unset(&name);
@@ -89,6 +93,12 @@ pub fn prepare(job: &mut dyn Job, asker: &Asker, settings: &Settings) -> Result<
         changes.told.iter().for_each(|line| job.say(line));
     }
     Ok(())
+}
+
+/// Each component of a heterogeneous job has a job id of its own; the model is that of the first. The variable is the user's to change: the
+/// agent asks whose job it is.
+fn first_component(job: &dyn Job) -> Option<u32> {
+    job.var("SLURM_JOB_ID_HET_GROUP_0")?.parse().ok()
 }
 
 /// One task's wait.

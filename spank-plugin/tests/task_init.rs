@@ -187,6 +187,20 @@ fn the_first_asker_launches_waits_and_gets_the_endpoint() {
 }
 
 #[test]
+fn a_component_of_a_heterogeneous_job_asks_for_the_first_ones_model() {
+    let mut stage = Stage::new(LONG);
+    stage
+        .job
+        .vars
+        .insert("SLURM_JOB_ID_HET_GROUP_0".into(), "5".into());
+    let books = Books::new(&[]);
+    let _agent = agent::serve(&stage.socket(), books.clone());
+    books.state(ModelState::Ready, "");
+    assert_eq!(stage.start().join().unwrap().result, Ok(()));
+    books.heard(|heard| assert_eq!(heard.opened[0].job_id, 5));
+}
+
+#[test]
 fn a_task_that_does_not_lead_waits_silently() {
     let mut stage = Stage::new(LONG);
     stage.asker.leads = false;

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::WatchStream;
 
-use crate::client::{AgentChannel, ClientError};
+use crate::client::{self, AgentChannel};
 
 /// Revisions acted upon and not yet settled; more than that, and the stream waits.
 const UNSETTLED: usize = 64;
@@ -124,24 +124,9 @@ impl Drop for Abort {
     }
 }
 
-/// What a status says, in one line; what lies beneath it where tonic has only "transport error" to say.
+/// What a status says, and what to do about it.
 fn said(status: &tonic::Status) -> String {
-    let mut text = status.message().to_owned();
-    let mut deeper = std::error::Error::source(status);
-    while let Some(source) = deeper {
-        text = match source.downcast_ref() {
-            // Whoever shows it names the agent itself.
-            Some(ClientError::Transport(_, why)) => why.clone(),
-            Some(ClientError::Unproven(_, why)) => {
-                format!("its answer is not proven to come from root there ({why})")
-            }
-            _ => source.to_string(),
-        };
-        deeper = source.source();
-    }
-    if text.is_empty() {
-        text = format!("{:?}", status.code());
-    }
+    let text = client::said(status);
     match status.code() {
         tonic::Code::PermissionDenied => {
             format!("{text} (this user needs the role `proxy` there: [access.proxy] in its config.toml)")

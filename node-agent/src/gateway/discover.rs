@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::Gateway;
 use super::registry::Now;
 use super::watch;
-use crate::client::{AgentChannel, ClientError};
+use crate::client::{AgentChannel, ClientError, host_port};
 use crate::config::Config;
 use crate::slurm::{Slurm, SlurmNode};
 
@@ -159,13 +159,9 @@ async fn nodes(slurm: &Slurm, port: u16) -> Result<Agents, String> {
 }
 
 fn at_port(nodes: Vec<SlurmNode>, port: u16) -> Agents {
-    let named = nodes.into_iter().map(|node| {
-        let address = match node.address.contains(':') {
-            true => format!("[{}]:{port}", node.address),
-            false => format!("{}:{port}", node.address),
-        };
-        (node.name, address)
-    });
+    let named = nodes
+        .into_iter()
+        .map(|node| (node.name, host_port(&node.address, port)));
     named.collect()
 }
 

@@ -45,11 +45,17 @@ impl Hooks for Rooms {
     ) -> Result<Response<OpenModelResponse>, Status> {
         let caller = Caller::of(&request)?;
         self.models.recovered().await;
-        self.models
-            .open(caller.uid, request.get_ref())
-            .await
-            .map(Response::new)
-            .map_err(status)
+        let opened = match self.models.open(caller.uid, request.get_ref()).await {
+            Err(OpenError::OtherNode(_, first)) => {
+                return self
+                    .peers
+                    .open(&first, caller.uid, request.into_inner())
+                    .await
+                    .map(Response::new);
+            }
+            opened => opened,
+        };
+        opened.map(Response::new).map_err(status)
     }
 
     async fn launch_model(
@@ -57,11 +63,15 @@ impl Hooks for Rooms {
         request: Request<LaunchModelRequest>,
     ) -> Result<Response<LaunchModelResponse>, Status> {
         let caller = Caller::of(&request)?;
-        self.models
-            .launch(caller.uid, request.get_ref())
-            .await
-            .map_err(status)?;
-        Ok(Response::new(LaunchModelResponse {}))
+        match self.models.launch(caller.uid, request.get_ref()).await {
+            Ok(()) => Ok(Response::new(LaunchModelResponse {})),
+            Err(OpenError::OtherNode(_, first)) => self
+                .peers
+                .launch(&first, caller.uid, request.into_inner())
+                .await
+                .map(Response::new),
+            Err(e) => Err(status(e)),
+        }
     }
 
     async fn job_ending(
@@ -78,18 +88,21 @@ impl Hooks for Rooms {
         request: Request<JobEndedRequest>,
     ) -> Result<Response<JobEndedResponse>, Status> {
         Caller::of(&request)?.must_be_root()?;
-        self.models.job_ended(request.get_ref().job_id).await;
+        let job_id = request.get_ref().job_id;
+        self.peers.forget(job_id);
+        self.models.job_ended(job_id).await;
         Ok(Response::new(JobEndedResponse {}))
     }
 }
 
-fn status(error: OpenError) -> Status {
+pub(super) fn status(error: OpenError) -> Status {
     let text = error.to_string();
     match error {
         OpenError::Job(JobError::Slurm(..)) => Status::unavailable(text),
-        OpenError::Job(JobError::NotHere(_)) | OpenError::NotAsked(_) | OpenError::OtherNode(..) => {
-            Status::failed_precondition(text)
-        }
+        OpenError::Job(JobError::NotHere(_))
+        | OpenError::NotAsked(_)
+        | OpenError::OtherNode(..)
+        | OpenError::NotOf(..) => Status::failed_precondition(text),
         OpenError::NotYours(_) => Status::permission_denied(text),
         OpenError::Refused(_) => Status::invalid_argument(text),
         OpenError::NoRoom(..) => Status::resource_exhausted(text),

@@ -17,7 +17,7 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 
 impl Rooms {
     /// The job's model, if it is the caller's; an admin's eyes see all. Others learn nothing, not even that it exists.
-    fn mine(&self, caller: Caller, job_id: u32) -> Result<Handle, Status> {
+    pub(super) fn mine(&self, caller: Caller, job_id: u32) -> Result<Handle, Status> {
         let handle = self.models.get(job_id).filter(|handle| {
             let view = handle.view.borrow();
             caller.owns(&view.model)
@@ -28,6 +28,35 @@ impl Rooms {
             ))
         })
     }
+}
+
+/// The next change of a model, as `viewer` may see it.
+pub(super) async fn awaited(
+    handle: &Handle,
+    wanted: &AwaitModelRequest,
+    viewer: Caller,
+) -> Result<AwaitModelResponse, Status> {
+    let wait = match wanted.wait_ms {
+        0 => Duration::from_secs(1),
+        ms => Duration::from_millis(ms.into()).min(MAX_WAIT),
+    };
+    let mut view = handle.view.clone();
+    let news = view.wait_for(|view| view.revision != wanted.seen_revision);
+    let _ = tokio::time::timeout(wait, news).await;
+    let View {
+        revision,
+        model,
+        job_ending,
+        log_note,
+        ..
+    } = view.borrow().clone();
+    let model = Some(show(model, viewer).await?);
+    Ok(AwaitModelResponse {
+        revision,
+        model,
+        job_ending,
+        note: log_note,
+    })
 }
 
 #[tonic::async_trait]
@@ -45,28 +74,16 @@ impl Jobs for Rooms {
     ) -> Result<Response<AwaitModelResponse>, Status> {
         let caller = Caller::of(&request)?;
         let wanted = request.into_inner();
-        let handle = self.mine(caller, wanted.job_id)?;
-        let wait = match wanted.wait_ms {
-            0 => Duration::from_secs(1),
-            ms => Duration::from_millis(ms.into()).min(MAX_WAIT),
+        let handle = match self.mine(caller, wanted.job_id) {
+            Ok(handle) => handle,
+            // On another node of the job, if one of its tasks here has opened it.
+            Err(not_here) if !caller.is_remote => {
+                let there = self.peers.await_model(caller.uid, wanted).await;
+                return there.unwrap_or(Err(not_here)).map(Response::new);
+            }
+            Err(not_here) => return Err(not_here),
         };
-        let mut view = handle.view.clone();
-        let news = view.wait_for(|view| view.revision != wanted.seen_revision);
-        let _ = tokio::time::timeout(wait, news).await;
-        let View {
-            revision,
-            model,
-            job_ending,
-            log_note,
-            ..
-        } = view.borrow().clone();
-        let model = Some(show(model, caller).await?);
-        Ok(Response::new(AwaitModelResponse {
-            revision,
-            model,
-            job_ending,
-            note: log_note,
-        }))
+        awaited(&handle, &wanted, caller).await.map(Response::new)
     }
 
     type StreamLogStream = Pin<Box<dyn Stream<Item = Result<LogChunk, Status>> + Send>>;

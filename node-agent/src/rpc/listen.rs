@@ -10,6 +10,7 @@ use slurm_serve_proto::FILE_DESCRIPTOR_SET;
 use slurm_serve_proto::v1::catalog_server::CatalogServer;
 use slurm_serve_proto::v1::hooks_server::HooksServer;
 use slurm_serve_proto::v1::jobs_server::JobsServer;
+use slurm_serve_proto::v1::peers_server::PeersServer;
 use slurm_serve_proto::v1::runner_server::RunnerServer;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
@@ -52,7 +53,11 @@ pub async fn serve_tcp(
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
         .max_concurrent_streams(Some(64))
         .layer(layer)
-        .add_routes(common(&rooms).await?);
+        .add_routes(
+            common(&rooms)
+                .await?
+                .add_service(PeersServer::new(rooms).max_decoding_message_size(MAX_MESSAGE)),
+        );
     server
         .serve_with_incoming_shutdown(TcpListenerStream::new(listener), end)
         .await

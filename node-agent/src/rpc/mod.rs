@@ -3,7 +3,7 @@
 //! | listener | services |
 //! |---|---|
 //! | Unix socket | Hooks, Runner, Jobs, Catalog, health, reflection |
-//! | TCP (munge) | Jobs, Catalog, health, reflection |
+//! | TCP (munge) | Jobs, Catalog, Peers, health, reflection |
 
 mod caller;
 mod catalog;
@@ -11,6 +11,7 @@ mod hooks;
 mod jobs;
 mod listen;
 mod munge_layer;
+mod peers;
 mod runner;
 mod show;
 
@@ -20,6 +21,7 @@ pub use self::caller::{Caller, Roles};
 pub use self::listen::{serve_tcp, serve_unix};
 
 use crate::job::Jobs;
+use crate::peers::Peers;
 use crate::serve::Models;
 
 /// What every service has at hand.
@@ -29,6 +31,8 @@ pub struct Rooms {
     pub jobs: Arc<Jobs>,
     /// Its models.
     pub models: Arc<Models>,
+    /// The agents of other nodes.
+    pub peers: Arc<Peers>,
     /// Names this life of the agent.
     pub instance: Arc<str>,
 }

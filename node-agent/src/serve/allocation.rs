@@ -96,6 +96,8 @@ async fn is_bare(models: &Models, job: &Job) -> Result<bool, String> {
         return Ok(false);
     }
     match slurm.job(job.id).await.map_err(said)? {
+        // A heterogeneous job has one model, that of its first component.
+        Some(told) if told.component.is_some_and(|component| component > 0) => return Ok(false),
         Some(told) if told.state == "RUNNING" => {}
         Some(told) => return Err(format!("it is {}", told.state)),
         None => return Ok(false),

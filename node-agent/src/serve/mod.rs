@@ -54,6 +54,9 @@ pub enum OpenError {
         "job {0}: its model is served on {1}, the first node of the job; run the step there (srun -w {1})"
     )]
     OtherNode(u32, String),
+    /// Who asks from there has no business with it.
+    #[error("job {0}: {1:?} is none of its nodes")]
+    NotOf(u32, String),
     /// Options, recipe or environment do not hold.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -189,7 +192,8 @@ impl Models {
         let env = plan.pick_env(&request.env)?;
         let told = self.world.slurm.job(job.id).await.ok().flatten();
         let log_dir = self.world.slurm.stdout_dir(job.id).await.ok().flatten();
-        let end_ms = told.map_or(job.end_ms, |told| told.end_ms);
+        let end_ms = told.as_ref().map_or(job.end_ms, |told| told.end_ms);
+        let component = told.and_then(|told| told.component);
 
         // From here on under the lock, without waiting: two tasks of a job may ask at the same moment.
         let mut handles = self.lock();
@@ -225,6 +229,7 @@ impl Models {
         let launch = Launch {
             generation: generation.clone(),
             job_id: job.id,
+            component,
             restart_count: job.restart_count,
             uid,
             user: asker.user.clone(),
@@ -298,6 +303,24 @@ impl Models {
         if let Some(handle) = self.get(job_id) {
             let _ = handle.messages.send(Message::Event(Event::JobEnded)).await;
         }
+    }
+
+    /// The job must be known here, and `node` be one of its nodes.
+    pub async fn must_be_of(&self, job_id: u32, node: &str) -> Result<(), OpenError> {
+        let slurm = &self.world.slurm;
+        let said = |e| JobError::Slurm(job_id, e);
+        let job = self.jobs.find(job_id, &self.world.node, slurm).await?;
+        let is_among = |hosts: Vec<String>| hosts.iter().any(|host| host == node);
+        if is_among(slurm.host_names(&job.node_list).await.map_err(said)?) {
+            return Ok(());
+        }
+        // The prolog knows one component of a heterogeneous job alone.
+        if let Some(told) = slurm.job(job_id).await.map_err(said)?
+            && is_among(slurm.host_names(&told.node_list).await.map_err(said)?)
+        {
+            return Ok(());
+        }
+        Err(OpenError::NotOf(job_id, node.to_owned()))
     }
 
     /// The job, if it is `uid`'s, runs here, and asked for a model; and its options, checked.

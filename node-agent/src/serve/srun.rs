@@ -24,6 +24,8 @@ pub struct StepStart<'a> {
     pub srun: &'a Path,
     /// The job.
     pub job_id: u32,
+    /// Of a heterogeneous job: which component of it.
+    pub component: Option<u32>,
     /// Slurm's name of this node.
     pub node: &'a str,
     /// The job's owner.
@@ -66,6 +68,7 @@ pub fn start(step: &StepStart<'_>) -> Result<(Child, Known), StartError> {
         .arg(format!("--jobid={}", step.job_id))
         .args(["--overlap", "-N1", "-n1"])
         .args(["-w", step.node])
+        .args(step.component.map(|component| format!("--het-group={component}")))
         // The runner binds nothing; the engine shall see all the job's CPUs.
         .arg("--cpu-bind=none")
         // The limits of this client's box are not for the step.

@@ -19,6 +19,9 @@ pub struct Launch {
     pub generation: String,
     /// Slurm's job id.
     pub job_id: u32,
+    /// Of a heterogeneous job: which component of it.
+    #[serde(default)]
+    pub component: Option<u32>,
     /// How often the job was requeued.
     pub restart_count: u32,
     /// The job's owner.
@@ -222,6 +225,7 @@ pub(super) mod tests {
         Launch {
             generation: generation.into(),
             job_id: 7,
+            component: None,
             restart_count: 0,
             uid: 2001,
             user: "alice".into(),

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use slurm_serve::client::host_port;
 use slurm_serve::config::Config;
 use slurm_serve::slurm::{JobPlace, Slurm, SlurmError};
 use slurm_serve_proto::v1::Model;
@@ -239,7 +240,7 @@ impl Agents {
             .into_iter()
             .find(|(name, _)| name == node)
             .map(|(_, address)| address)
-            .unwrap_or_else(|| with_port(node, self.config.gateway.agent_port));
+            .unwrap_or_else(|| host_port(node, self.config.gateway.agent_port));
         self.connect(node, &address)
     }
 
@@ -256,7 +257,7 @@ impl Agents {
             let port = self.config.gateway.agent_port;
             let nodes = self.slurm.nodes().await?.into_iter();
             nodes
-                .map(|node| (node.name, with_port(&node.address, port)))
+                .map(|node| (node.name, host_port(&node.address, port)))
                 .collect()
         } else {
             // One that is written wrongly is refused where it is used, as no address.
@@ -295,22 +296,9 @@ fn slurm_failed(error: &SlurmError) -> Failure {
 }
 
 /// `HOST:PORT`, with brackets round an IPv6 address.
-fn with_port(host: &str, port: u16) -> String {
-    match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_written_as_uris_want_them() {
-        assert_eq!(with_port("10.0.0.1", 871), "10.0.0.1:871");
-        assert_eq!(with_port("fd00::1", 871), "[fd00::1]:871");
-    }
 
     #[tokio::test]
     async fn the_listed_agents_take_the_place_of_slurms_nodes() {

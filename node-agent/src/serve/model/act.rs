@@ -57,6 +57,7 @@ impl Task {
             Ok(user) => srun::start(&srun::StepStart {
                 srun: &self.world.slurm.program("srun"),
                 job_id: self.launch.job_id,
+                component: self.launch.component,
                 node: &self.world.node,
                 user: &user,
                 program: &self.world.program,

@@ -15,6 +15,7 @@ use slurm_serve_proto::MUNGE_METADATA;
 use slurm_serve_proto::v1::catalog_client::CatalogClient;
 use slurm_serve_proto::v1::hooks_client::HooksClient;
 use slurm_serve_proto::v1::jobs_client::JobsClient;
+use slurm_serve_proto::v1::peers_client::PeersClient;
 use slurm_serve_proto::v1::runner_client::RunnerClient;
 use slurm_serve_proto::v1::runner_message::Message as Said;
 use slurm_serve_proto::v1::*;
@@ -76,6 +77,14 @@ enum Call {
     },
     /// Jobs.GetModel over TCP, as the product's own client does it.
     TcpGet { address: String, node: String, job: u32 },
+    /// Peers.AwaitModel over TCP for `uid` on `asking`, as an agent does it.
+    Peer {
+        address: String,
+        node: String,
+        job: u32,
+        uid: u32,
+        asking: String,
+    },
     /// grpc.health.v1 over TCP, without any credential.
     Health { address: String },
 }
@@ -206,6 +215,25 @@ async fn main() -> Result<()> {
                 .get_model(GetModelRequest { job_id: job })
                 .await;
             tell(answer, |model| shown(&model));
+        }
+        Call::Peer {
+            address,
+            node,
+            job,
+            uid,
+            asking,
+        } => {
+            let channel = AgentChannel::tcp(&node, &address, std::time::Duration::from_secs(5))?;
+            let request = PeerAwaitModelRequest {
+                asking: Some(Asking { uid, node: asking }),
+                request: Some(AwaitModelRequest {
+                    job_id: job,
+                    ..Default::default()
+                }),
+            };
+            tell(PeersClient::new(channel).await_model(request).await, |answer| {
+                shown(&answer.model.unwrap_or_default())
+            });
         }
         Call::Health { address } => {
             let mut health = tonic_health::pb::health_client::HealthClient::new(connect(&address).await?);

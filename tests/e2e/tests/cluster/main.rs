@@ -10,6 +10,7 @@ mod interactive;
 mod life;
 mod refused;
 mod strangers;
+mod ways;
 mod wear;
 
 use std::sync::Arc;
@@ -62,6 +63,7 @@ fn main() -> Result<()> {
         strangers::TESTS,
         ends::TESTS,
         agent::TESTS,
+        ways::TESTS,
         wear::TESTS,
     ]
     .concat();

@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = &[
         "over_tcp_only_a_fresh_credential_for_this_very_call_counts",
         credentials,
     ),
+    ("only_the_agents_of_a_jobs_nodes_are_its_peers", peers),
     ("the_guard_wants_the_jobs_key", guard),
     ("what_is_not_published_is_the_jobs_alone", unpublished),
 ];
@@ -124,6 +125,36 @@ fn by_grpc(site: &Site) -> Result<()> {
     ensure!(!sealed.contains(&key), "the key went over the wire in clear text");
     has(&stranger(node, "alice", &["get", &id])?, &[&key])?;
     ensure!(job.model()?["state"] == "ready");
+    Ok(())
+}
+
+/// What an agent asks another on a user's behalf is answered to root alone, from a node of the job, for the job's owner.
+fn peers(site: &Site) -> Result<()> {
+    let (first, second) = (site.node(1), site.node(2));
+    let job = site.sbatch("alice", &["-w", first.name(), "--serve-model=stub"], "sleep 300")?;
+    job.wait_model("ready")?;
+    let (id, address) = (job.id.to_string(), format!("{}:871", first.name()));
+    let uid = |user: &str| -> Result<String> {
+        let uid = second.command("root", ["id", "-u", user]).run()?;
+        Ok(uid.trim().to_owned())
+    };
+    let ask = |by: &str, for_whom: &str, from: &str| {
+        let argv = ["peer", &address, first.name(), &id, &uid(for_whom)?, from];
+        stranger(second, by, &argv)
+    };
+    let (_, key) = endpoint(site, &job)?;
+    has(
+        &ask("alice", "alice", first.name())?,
+        &["PERMISSION_DENIED", "not uid"],
+    )?;
+    has(
+        &ask("root", "alice", second.name())?,
+        &["FAILED_PRECONDITION", "none of its nodes"],
+    )?;
+    has(&ask("root", "bob", first.name())?, &["NOT_FOUND"])?;
+    let answer = ask("root", "alice", first.name())?;
+    has(&answer, &["OK ", "\"key\":\"MUNGE:"])?;
+    ensure!(!answer.contains(&key), "the key went over the wire in clear text");
     Ok(())
 }
 
