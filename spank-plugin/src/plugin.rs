@@ -109,7 +109,7 @@ unsafe impl Plugin for ServePlugin {
 
     fn task_init(&mut self, spank: &mut SpankHandle) -> Hook {
         let done = guard::caught(|| {
-            let options = given(spank);
+            let options = given_to_task(spank);
             if options.model.is_empty() {
                 return;
             }
@@ -162,6 +162,17 @@ fn given(spank: &SpankHandle) -> RawOptions {
             .get_option_value_lossy(name)
             .map(std::borrow::Cow::into_owned)
     })
+}
+
+/// The same for a task. With `sbatch --export=NONE` Slurm 22.05 tells the batch step of no option (24.11 and 26.05 do); the variable by
+/// which its steps inherit it is there all the same. Elsewhere that variable alone makes no job a tagged one.
+fn given_to_task(spank: &SpankHandle) -> RawOptions {
+    let given = given(spank);
+    let var = |name: &str| spank.getenv_lossy(name).ok().flatten();
+    if given.model.is_empty() && var("SLURM_EXPORT_ENV").is_some() {
+        return options::gather(|name| var(&options::inherited_name(name)));
+    }
+    given
 }
 
 /// The shell of a tagged salloc holds two variables for each option. Who unsets the documented one and submits must not find the

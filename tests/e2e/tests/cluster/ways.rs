@@ -80,18 +80,16 @@ fn by_environment(site: &Site) -> Result<()> {
 }
 
 fn export_none(site: &Site) -> Result<()> {
-    let script = format!(
-        "#!/bin/bash\n{ASK}\n[ -z \"$SECRET\" ] && echo clean\nsrun -n1 --export=ALL bash -c '{ASK}'\n"
-    );
-    let job = submit(
-        site,
-        &["--serve-model=stub", "--export=NONE"],
-        &script,
-        &[("SECRET", "1")],
-    )?;
-    let output = completed(&job)?;
-    ensure!(reached(&output).len() == 2, "{output}");
-    has(&output, &["clean\n"])
+    for export in ["--export=NONE", "--export=HOME=/home/alice"] {
+        let script = format!(
+            "#!/bin/bash\n{ASK}\n[ -z \"$SECRET\" ] && echo clean\nsrun -n1 --export=ALL /bin/bash -c '{ASK}'\n"
+        );
+        let job = submit(site, &["--serve-model=stub", export], &script, &[("SECRET", "1")])?;
+        let output = completed(&job)?;
+        ensure!(reached(&output).len() == 2, "{export}: {output}");
+        has(&output, &["clean\n"])?;
+    }
+    Ok(())
 }
 
 fn one_of_many_ends(site: &Site) -> Result<()> {
