@@ -66,10 +66,22 @@ impl Jobs {
         self.lock().get(&job_id).cloned()
     }
 
-    /// A job as the prolog told of it, else as Slurm does: it must be running on `node`.
-    pub async fn find(&self, job_id: u32, node: &str, slurm: &Slurm) -> Result<Job, JobError> {
-        if let Some(job) = self.known(job_id) {
-            return Ok(job);
+    /// A job as the prolog told of it, else as Slurm does: it must be running on `node`. `restart_count` is what the asker, who is in it,
+    /// says; 0 from one who does not know.
+    pub async fn find(
+        &self,
+        job_id: u32,
+        restart_count: u32,
+        node: &str,
+        slurm: &Slurm,
+    ) -> Result<Job, JobError> {
+        if let Some(job) = self.lock().get_mut(&job_id) {
+            // 22.05 runs neither epilog nor prolog where a requeued job comes back at once; it may have other GPUs then.
+            if restart_count > job.restart_count {
+                job.restart_count = restart_count;
+                job.gpus.clear();
+            }
+            return Ok(job.clone());
         }
         let told = slurm.job(job_id).await.map_err(|e| JobError::Slurm(job_id, e))?;
         let told = told
@@ -85,7 +97,7 @@ impl Jobs {
         let job = Job {
             id: job_id,
             uid: told.uid,
-            restart_count: 0,
+            restart_count,
             cluster: String::new(),
             node_list: told.node_list,
             gpus: String::new(),
@@ -101,5 +113,37 @@ impl Jobs {
         self.known
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_run_of_which_no_prolog_told_is_known_by_its_asker() {
+        let jobs = Jobs::default();
+        jobs.started(Job {
+            id: 7,
+            uid: 2001,
+            restart_count: 1,
+            cluster: "lab".into(),
+            node_list: "n1".into(),
+            gpus: "0".into(),
+            work_dir: "/".into(),
+            end_ms: 0,
+            options: None,
+        });
+        let slurm = Slurm::new(&crate::config::Agent::default());
+        let find = |count| jobs.find(7, count, "n1", &slurm);
+        let same = find(0).await.unwrap();
+        assert_eq!((same.restart_count, same.gpus.as_str()), (1, "0"));
+        let next = find(2).await.unwrap();
+        assert_eq!(
+            (next.restart_count, next.gpus.as_str()),
+            (2, ""),
+            "it may have others now"
+        );
+        assert_eq!(jobs.known(7), Some(next));
     }
 }

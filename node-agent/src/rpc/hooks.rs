@@ -89,6 +89,7 @@ impl Hooks for Rooms {
     ) -> Result<Response<JobEndedResponse>, Status> {
         Caller::of(&request)?.must_be_root()?;
         let job_id = request.get_ref().job_id;
+        tracing::debug!(job = job_id, "ended");
         self.peers.forget(job_id);
         self.models.job_ended(job_id).await;
         Ok(Response::new(JobEndedResponse {}))
@@ -103,6 +104,7 @@ pub(super) fn status(error: OpenError) -> Status {
         | OpenError::NotAsked(_)
         | OpenError::OtherNode(..)
         | OpenError::NotOf(..) => Status::failed_precondition(text),
+        OpenError::StillEnding(_) => Status::unavailable(text),
         OpenError::NotYours(_) => Status::permission_denied(text),
         OpenError::Refused(_) => Status::invalid_argument(text),
         OpenError::NoRoom(..) => Status::resource_exhausted(text),

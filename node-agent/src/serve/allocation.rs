@@ -48,7 +48,11 @@ async fn look(models: &Arc<Models>, job: &Job) -> Look {
         .jobs
         .known(job.id)
         .is_some_and(|known| known.restart_count == job.restart_count);
-    if !still_here || models.current(job).is_some() {
+    if !still_here
+        || models
+            .get(job.id)
+            .is_some_and(|handle| super::is_of(&handle, job))
+    {
         return Look::Done;
     }
     match is_bare(models, job).await {

@@ -49,6 +49,9 @@ pub enum OpenError {
         "job {0} was submitted without --serve-model; give the option to sbatch, salloc, or srun outside of an allocation"
     )]
     NotAsked(u32),
+    /// The model of its earlier run is not gone yet.
+    #[error("job {0}: the model of its earlier run is still ending")]
+    StillEnding(u32),
     /// It is served on another of the job's nodes.
     #[error(
         "job {0}: its model is served on {1}, the first node of the job; run the step there (srun -w {1})"
@@ -145,10 +148,15 @@ impl Models {
         request: &v1::OpenModelRequest,
     ) -> Result<v1::OpenModelResponse, OpenError> {
         let (job, options) = self
-            .admit(uid, request.job_id, request.options.clone().unwrap_or_default())
+            .admit(
+                uid,
+                request.job_id,
+                request.restart_count,
+                request.options.clone().unwrap_or_default(),
+            )
             .await?;
         let wait_for_ready = options.wait == slurm_serve_recipe::Wait::Ready;
-        if let Some(handle) = self.current(&job) {
+        if let Some(handle) = self.current(&job)? {
             let ready_timeout_s = handle.launch.ready_timeout_s;
             return Ok(v1::OpenModelResponse {
                 wait_for_ready,
@@ -176,9 +184,14 @@ impl Models {
         request: &v1::LaunchModelRequest,
     ) -> Result<(), OpenError> {
         let (job, options) = self
-            .admit(uid, request.job_id, request.options.clone().unwrap_or_default())
+            .admit(
+                uid,
+                request.job_id,
+                request.restart_count,
+                request.options.clone().unwrap_or_default(),
+            )
             .await?;
-        if self.current(&job).is_some() {
+        if self.current(&job)?.is_some() {
             return Ok(());
         }
         let internal = |why: String| OpenError::Internal(job.id, why);
@@ -309,7 +322,7 @@ impl Models {
     pub async fn must_be_of(&self, job_id: u32, node: &str) -> Result<(), OpenError> {
         let slurm = &self.world.slurm;
         let said = |e| JobError::Slurm(job_id, e);
-        let job = self.jobs.find(job_id, &self.world.node, slurm).await?;
+        let job = self.jobs.find(job_id, 0, &self.world.node, slurm).await?;
         let is_among = |hosts: Vec<String>| hosts.iter().any(|host| host == node);
         if is_among(slurm.host_names(&job.node_list).await.map_err(said)?) {
             return Ok(());
@@ -328,11 +341,12 @@ impl Models {
         &self,
         uid: u32,
         job_id: u32,
+        restart_count: u32,
         given: v1::ServeOptions,
     ) -> Result<(Job, ServeOptions), OpenError> {
         let job = self
             .jobs
-            .find(job_id, &self.world.node, &self.world.slurm)
+            .find(job_id, restart_count, &self.world.node, &self.world.slurm)
             .await?;
         if job.uid != uid {
             return Err(OpenError::NotYours(job_id));
@@ -356,8 +370,13 @@ impl Models {
     }
 
     /// The job's model, if it is of this run of the job.
-    fn current(&self, job: &Job) -> Option<Handle> {
-        self.get(job.id).filter(|handle| is_of(handle, job))
+    fn current(&self, job: &Job) -> Result<Option<Handle>, OpenError> {
+        match self.get(job.id) {
+            Some(handle) if is_of(&handle, job) => Ok(Some(handle)),
+            // It would be forgotten while it still runs.
+            Some(earlier) if !is_over(&earlier) => Err(OpenError::StillEnding(job.id)),
+            _ => Ok(None),
+        }
     }
 
     fn order(
@@ -405,9 +424,9 @@ fn seconds(duration: std::time::Duration) -> u32 {
     u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// A requeued job comes again with the same id and a higher count. A job that was looked up, not told of, has no count to compare.
+/// A requeued job comes again with the same id and a higher count. One that was looked up, not told of, may have none.
 fn is_of(handle: &Handle, job: &Job) -> bool {
-    handle.launch.restart_count == job.restart_count || job.options.is_none()
+    handle.launch.restart_count >= job.restart_count
 }
 
 fn is_over(handle: &Handle) -> bool {
