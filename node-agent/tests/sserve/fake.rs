@@ -133,7 +133,9 @@ impl World {
         let listener = listening.await.expect("a listener");
         runtime.spawn(async move {
             let incoming = tokio_stream::wrappers::UnixListenerStream::new(listener);
+            let (_, health) = tonic_health::server::health_reporter();
             let server = tonic::transport::Server::builder()
+                .add_service(health)
                 .add_service(JobsServer::new(agent.clone()))
                 .add_service(CatalogServer::new(agent));
             server.serve_with_incoming(incoming).await.expect("a server");

@@ -2,6 +2,7 @@
 
 mod fake;
 mod find;
+mod health;
 mod hold;
 mod list;
 mod logs;

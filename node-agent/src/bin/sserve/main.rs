@@ -4,6 +4,7 @@ mod agent;
 mod failure;
 mod find;
 mod follow;
+mod health;
 mod hold;
 mod job_ref;
 mod list;
@@ -52,6 +53,7 @@ enum Verb {
     Url(url::Args),
     Hold(hold::Args),
     Recipes(recipes::Args),
+    Health(health::Args),
     /// For admins: the SPANK plugin as a file
     Plugin(plugin::Args),
 }
@@ -73,6 +75,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
     // Needs no settings, and must work where they are broken.
     let verb = match cli.verb {
         Verb::Plugin(args) => return plugin::run(args, cli.json),
+        // Reads them within its time.
+        Verb::Health(args) => return health::run(&args, cli.config.as_deref()),
         other => other,
     };
     let named = cli.config.as_deref();
@@ -95,6 +99,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Verb::Hold(args) => hold::run(args, &agents, json).await,
             Verb::Recipes(args) => recipes::run(args, agents.config(), json).await,
             Verb::Plugin(args) => plugin::run(args, json),
+            Verb::Health(args) => health::run(&args, named),
         }
     });
     // A look-up that hangs in the C library (munge, a name) must not keep the program.
