@@ -22,3 +22,12 @@ pub fn local_to_epoch(year: i32, month: i32, day: i32, hour: i32, minute: i32, s
     let seconds = unsafe { libc::mktime(&mut time) };
     (seconds != -1).then_some(seconds)
 }
+
+/// Whether something (NTP, PTP) keeps this machine's clock in time, as the kernel was told. `None`: the kernel does not say.
+pub fn is_synchronised() -> Option<bool> {
+    // SAFETY: an all-zero `timex` is a valid value of this plain C struct; `modes` 0 asks and sets nothing.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: adjtimex writes into the struct it is given and keeps no pointer.
+    let code = unsafe { libc::adjtimex(&mut state) };
+    (code != -1).then_some(code != libc::TIME_ERROR && state.status & libc::STA_UNSYNC == 0)
+}

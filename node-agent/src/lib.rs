@@ -26,4 +26,5 @@ pub mod plugin_file;
 pub mod rpc;
 pub mod serve;
 pub mod slurm;
+pub mod slurm_conf;
 pub mod step;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::config;
+use crate::slurm_conf::SlurmConf;
 
 /// Why Slurm could not be asked: one line.
 #[derive(Debug, thiserror::Error)]
@@ -159,13 +160,20 @@ impl Slurm {
         Ok(parent.map(PathBuf::from))
     }
 
+    /// What slurmctld runs with.
+    pub async fn conf(&self) -> Result<SlurmConf, SlurmError> {
+        Ok(SlurmConf::new(self.run("scontrol", &["show", "config"]).await?))
+    }
+
     /// slurm.conf's KillWait.
     pub async fn kill_wait(&self) -> Result<Duration, SlurmError> {
-        let text = self.run("scontrol", &["show", "config"]).await?;
-        let seconds = setting(&text, "KillWait").and_then(|value| value.split(' ').next()?.parse().ok());
-        seconds
-            .map(Duration::from_secs)
-            .ok_or_else(|| SlurmError::Failed("scontrol show config".into(), "no KillWait in it".into()))
+        let kill_wait = self.conf().await?.kill_wait();
+        kill_wait.ok_or_else(|| SlurmError::Failed("scontrol show config".into(), "no KillWait in it".into()))
+    }
+
+    /// One node as `scontrol -o show node` prints it; an error if there is none of that name.
+    pub async fn node_record(&self, node: &str) -> Result<String, SlurmError> {
+        self.run("scontrol", &["-o", "show", "node", node]).await
     }
 
     /// All nodes.
@@ -318,13 +326,6 @@ fn parse_nodes(text: &str) -> Vec<SlurmNode> {
     nodes
 }
 
-fn setting<'a>(config: &'a str, key: &str) -> Option<&'a str> {
-    config.lines().find_map(|line| {
-        let (name, value) = line.split_once('=')?;
-        (name.trim() == key).then(|| value.trim())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,17 +390,6 @@ mod tests {
         assert_eq!(
             nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(),
             ["n1", "n2"]
-        );
-    }
-
-    #[test]
-    fn settings_are_found_by_their_whole_name() {
-        assert_eq!(
-            setting(
-                "UnkillableKillWait = 1\nKillWait                = 30 sec\n",
-                "KillWait"
-            ),
-            Some("30 sec")
         );
     }
 }

@@ -19,6 +19,12 @@ const UNSTAMPED: std::os::raw::c_uint = 0x0016_0508;
 
 SPANK_PLUGIN!(b"serve", UNSTAMPED, ServePlugin);
 
+const VERSION_TEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+/// Of which slurm-serve this is a part, for `sserve doctor`, which reads it out of the file.
+#[unsafe(export_name = "slurm_serve_version")]
+pub static VERSION: [u8; VERSION_TEXT.len()] = *VERSION_TEXT.as_bytes().first_chunk().expect("all of it");
+
 /// Nothing is kept between hooks.
 #[derive(Default)]
 struct ServePlugin;

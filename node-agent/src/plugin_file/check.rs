@@ -16,7 +16,8 @@ const OURS: &str = "serve";
 const OUR_FILE: &str = "spank_serve.so";
 /// What the plugin takes in plugstack.conf (`spank-plugin/src/settings.rs`).
 const ARGUMENTS: [&str; 3] = ["socket", "recipes", "agent_wait"];
-const DEFAULT_SOCKET: &str = "/run/slurm-serve/agent.sock";
+/// Where the plugin looks for the agent unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/slurm-serve/agent.sock";
 
 /// How much a finding matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -50,6 +51,8 @@ pub struct Stacked {
     pub plugin: PathBuf,
     /// Whether it is this project's plugin.
     pub ours: bool,
+    /// What follows it in plugstack.conf.
+    pub arguments: Vec<String>,
     /// What was found about it.
     pub findings: Vec<Finding>,
 }
@@ -173,7 +176,40 @@ fn stacked(line: &StackLine, paths: &HostPaths, version: Option<SlurmVersion>) -
         required: line.required,
         plugin: found.unwrap_or_else(|| line.plugin.clone().into()),
         ours,
+        arguments: line.arguments.clone(),
         findings,
+    }
+}
+
+impl Report {
+    /// Our plugin's line, if there is one.
+    pub fn ours(&self) -> Option<&Stacked> {
+        self.stack.iter().find(|line| line.ours)
+    }
+}
+
+impl Stacked {
+    /// The value of one of the plugin's arguments; the last one counts.
+    pub fn argument(&self, key: &str) -> Option<&str> {
+        let pairs = self
+            .arguments
+            .iter()
+            .rev()
+            .filter_map(|argument| argument.split_once('='));
+        pairs
+            .into_iter()
+            .find_map(|(name, value)| (name == key).then_some(value))
+    }
+
+    /// Whether somebody listens where the plugin will look for an agent.
+    pub fn agent(&self) -> Finding {
+        let socket = self.argument("socket").unwrap_or(DEFAULT_SOCKET);
+        match UnixStream::connect(socket) {
+            Ok(_) => ok(format!("an agent listens on {socket}")),
+            Err(error) => warn(format!(
+                "no agent on {socket} ({error}): as it should be on a login node; on a compute node start slurm-serve agent"
+            )),
+        }
     }
 }
 
@@ -249,33 +285,16 @@ fn libraries(file: &Path) -> Vec<Finding> {
     }
 }
 
-fn arguments(line: &StackLine) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = line
-        .arguments
-        .iter()
-        .filter(|argument| {
-            !argument
-                .split_once('=')
-                .is_some_and(|(key, _)| ARGUMENTS.contains(&key))
-        })
-        .map(|argument| {
-            let known = ARGUMENTS.map(|key| format!("{key}=")).join(" ");
-            warn(format!("its argument {argument:?} is ignored: known are {known}"))
-        })
-        .collect();
-    let socket = line
-        .arguments
-        .iter()
-        .filter_map(|argument| argument.strip_prefix("socket="))
-        .next_back()
-        .unwrap_or(DEFAULT_SOCKET);
-    findings.push(match UnixStream::connect(socket) {
-        Ok(_) => ok(format!("an agent listens on {socket}")),
-        Err(error) => warn(format!(
-            "no agent on {socket} ({error}): as it should be on a login node; on a compute node start slurm-serve agent"
-        )),
+fn arguments(line: &StackLine) -> impl Iterator<Item = Finding> {
+    let unknown = line.arguments.iter().filter(|argument| {
+        !argument
+            .split_once('=')
+            .is_some_and(|(key, _)| ARGUMENTS.contains(&key))
     });
-    findings
+    unknown.map(|argument| {
+        let known = ARGUMENTS.map(|key| format!("{key}=")).join(" ");
+        warn(format!("its argument {argument:?} is ignored: known are {known}"))
+    })
 }
 
 #[cfg(test)]
@@ -336,7 +355,12 @@ mod tests {
         assert!(report.loads, "{report:#?}");
         assert!(report.stack[0].ours);
         assert_eq!(report.stack[0].plugin, host.folder.path().join(OUR_FILE));
-        assert!(texts(&report, Level::Warn)[0].contains("no agent on /nonexistent/agent.sock"));
+        let ours = report.ours().expect("ours");
+        assert_eq!(ours.argument("socket"), Some("/nonexistent/agent.sock"));
+        assert_eq!(
+            (ours.agent().level, ours.argument("recipes")),
+            (Level::Warn, None)
+        );
     }
 
     #[test]

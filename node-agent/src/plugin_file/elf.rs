@@ -40,8 +40,18 @@ pub fn read_version(file: &Path) -> Result<SlurmVersion> {
 
 /// The name under which SPANK knows the plugin; ours is `serve`.
 pub fn plugin_name(file: &Path) -> Result<String> {
+    text(file, "plugin_name")
+}
+
+/// Of which slurm-serve the plugin is a part: `0.1.0`.
+pub fn product_version(file: &Path) -> Result<String> {
+    text(file, "slurm_serve_version")
+}
+
+/// The text that stands at a symbol, up to its NUL.
+fn text(file: &Path, symbol: &'static str) -> Result<String> {
     let bytes = read(file)?;
-    let at = locate(file, &bytes, "plugin_name")?;
+    let at = locate(file, &bytes, symbol)?;
     let name: Vec<u8> = bytes[at..]
         .iter()
         .copied()

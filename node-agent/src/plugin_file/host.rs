@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::SlurmVersion;
+use crate::slurm_conf::SlurmConf;
 
 /// How long one of Slurm's commands may take; scontrol waits for a controller that may be down.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -32,7 +33,7 @@ pub struct HostPaths {
 /// Asks `scontrol show config`; falls back to the usual places where there is no controller to ask.
 pub fn host_paths() -> HostPaths {
     match output("scontrol", &["show", "config"]) {
-        Ok(config) => paths_from(&config),
+        Ok(config) => HostPaths::from(&SlurmConf::new(config)),
         Err(why) => HostPaths {
             plugstack: "/etc/slurm/plugstack.conf".into(),
             plugin_dirs: USUAL_PLUGIN_DIRS
@@ -53,24 +54,21 @@ const USUAL_PLUGIN_DIRS: [&str; 5] = [
     "/usr/local/lib/slurm",
 ];
 
-fn paths_from(config: &str) -> HostPaths {
-    let value = |key: &str| {
-        config
-            .lines()
-            .filter_map(|line| line.split_once('='))
-            .find(|(name, _)| name.trim() == key)
-            .map(|(_, value)| value.trim())
-            .filter(|value| !value.is_empty() && *value != "(null)")
-    };
-    // Without PlugStackConfig it stands beside slurm.conf.
-    let beside = value("SLURM_CONF").map_or("/etc/slurm/plugstack.conf".into(), |conf| {
-        PathBuf::from(conf).with_file_name("plugstack.conf")
-    });
-    HostPaths {
-        plugstack: value("PlugStackConfig").map_or(beside, PathBuf::from),
-        plugin_dirs: value("PluginDir")
-            .map_or_else(Vec::new, |dirs| dirs.split(':').map(PathBuf::from).collect()),
-        guessed: None,
+impl From<&SlurmConf> for HostPaths {
+    fn from(conf: &SlurmConf) -> Self {
+        // Without PlugStackConfig it stands beside slurm.conf.
+        let beside = conf
+            .get("SLURM_CONF")
+            .map_or("/etc/slurm/plugstack.conf".into(), |conf| {
+                PathBuf::from(conf).with_file_name("plugstack.conf")
+            });
+        Self {
+            plugstack: conf.get("PlugStackConfig").map_or(beside, PathBuf::from),
+            plugin_dirs: conf
+                .get("PluginDir")
+                .map_or_else(Vec::new, |dirs| dirs.split(':').map(PathBuf::from).collect()),
+            guessed: None,
+        }
     }
 }
 
@@ -120,10 +118,10 @@ mod tests {
     fn paths_come_from_slurms_own_words() {
         let config = "Configuration data as of …\nPluginDir               = /a:/b\nPlugStackConfig         = (null)\n\
                       SLURM_CONF              = /etc/slurm/slurm.conf\n";
-        let paths = paths_from(config);
+        let paths = HostPaths::from(&SlurmConf::new(config));
         assert_eq!(paths.plugstack, PathBuf::from("/etc/slurm/plugstack.conf"));
         assert_eq!(paths.plugin_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
-        let paths = paths_from("PlugStackConfig = /site/stack.conf\n");
+        let paths = HostPaths::from(&SlurmConf::new("PlugStackConfig = /site/stack.conf\n"));
         assert_eq!(paths.plugstack, PathBuf::from("/site/stack.conf"));
     }
 

@@ -10,8 +10,8 @@ mod host;
 mod plugstack;
 mod version;
 
-pub use check::{Finding, Level, Report, Stacked, check};
-pub use elf::{PluginFileError, needed, plugin_name, read_version, stamp};
+pub use check::{DEFAULT_SOCKET, Finding, Level, Report, Stacked, check};
+pub use elf::{PluginFileError, needed, plugin_name, product_version, read_version, stamp};
 pub use host::{HostPaths, host_paths, host_version};
 pub use plugstack::{PlugstackError, StackLine, read as read_plugstack};
 pub use version::SlurmVersion;

@@ -44,6 +44,7 @@ impl Catalog for Rooms {
         Ok(Response::new(ListModelsResponse {
             node: self.models.world().node.clone(),
             models,
+            agent_version: env!("CARGO_PKG_VERSION").into(),
         }))
     }
 

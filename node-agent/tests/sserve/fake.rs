@@ -86,7 +86,15 @@ impl World {
                 "cat '{dir}/jobs/'\"$6\" 2>/dev/null || {{ echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1; }}"
             ),
         );
-        world.script("scontrol", "echo \"$3\" | sed 's/\\[\\([0-9]*\\).*/\\1/'");
+        // scontrol show config; scontrol -o show node NAME; scontrol show hostnames LIST
+        world.script(
+            "scontrol",
+            &format!(
+                "case \"$*\" in 'show config') cat '{dir}/slurm.conf';; *'show node n1') echo NodeName=n1 Gres=gpu:2 State=IDLE;; \
+                 *'show node '*) exit 1;; *) echo \"$3\" | sed 's/\\[\\([0-9]*\\).*/\\1/';; esac"
+            ),
+        );
+        world.slurm_conf("");
         std::fs::write(world.path("nodes"), "n1 127.0.0.1\n").expect("nodes");
         world.configure("");
         world
@@ -111,6 +119,11 @@ impl World {
     pub fn job(&self, job: &str, line: &str) {
         std::fs::write(self.path("jobs/.new"), format!("{line}\n")).expect("job");
         std::fs::rename(self.path("jobs/.new"), self.path("jobs").join(job)).expect("job");
+    }
+
+    /// What `scontrol show config` prints.
+    pub fn slurm_conf(&self, text: &str) {
+        std::fs::write(self.path("slurm.conf"), text).expect("slurm.conf");
     }
 
     fn script(&self, name: &str, body: &str) {
@@ -433,6 +446,7 @@ impl Catalog for Agent {
         Ok(Response::new(ListModelsResponse {
             node: "n1".into(),
             models: models.cloned().collect(),
+            agent_version: env!("CARGO_PKG_VERSION").into(),
         }))
     }
 

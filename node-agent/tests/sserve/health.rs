@@ -48,6 +48,8 @@ async fn settings_that_cannot_be_read_in_time_are_left_behind() {
     let fifo = world.path("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let config = fifo.display().to_string();
-    let health = world.run(&["health", "--timeout", "300ms", "--config", &config]).await;
+    let health = world
+        .run(&["health", "--timeout", "300ms", "--config", &config])
+        .await;
     health.fails(1, &["within 300ms", "settings' file"]);
 }

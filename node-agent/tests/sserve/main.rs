@@ -1,5 +1,6 @@
 //! `sserve` as it is installed, against an agent, a gateway and Slurm's commands played by the test.
 
+mod doctor;
 mod fake;
 mod find;
 mod health;

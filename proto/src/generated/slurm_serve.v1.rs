@@ -267,6 +267,9 @@ pub struct ListModelsResponse {
     pub node: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "2")]
     pub models: ::prost::alloc::vec::Vec<Model>,
+    /// The agent's own version, as `0.1.0`.
+    #[prost(string, tag = "3")]
+    pub agent_version: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchModelsRequest {

@@ -1,6 +1,7 @@
 //! `sserve`: see and steer the models that Slurm jobs serve. One file per verb.
 
 mod agent;
+mod doctor;
 mod failure;
 mod find;
 mod follow;
@@ -54,6 +55,7 @@ enum Verb {
     Hold(hold::Args),
     Recipes(recipes::Args),
     Health(health::Args),
+    Doctor(doctor::Args),
     /// For admins: the SPANK plugin as a file
     Plugin(plugin::Args),
 }
@@ -80,8 +82,12 @@ fn run(cli: Cli) -> Result<(), Failure> {
         other => other,
     };
     let named = cli.config.as_deref();
-    let config = Config::load(named.unwrap_or(Path::new(DEFAULT_PATH)), named.is_some())
-        .map_err(|e| Failure::usage(e.to_string()))?;
+    let config = match &verb {
+        // Says itself what is wrong with them.
+        Verb::Doctor(_) => Config::default(),
+        _ => Config::load(named.unwrap_or(Path::new(DEFAULT_PATH)), named.is_some())
+            .map_err(|e| Failure::usage(e.to_string()))?,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -100,6 +106,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Verb::Recipes(args) => recipes::run(args, agents.config(), json).await,
             Verb::Plugin(args) => plugin::run(args, json),
             Verb::Health(args) => health::run(&args, named),
+            Verb::Doctor(args) => doctor::run(args, named, json).await,
         }
     });
     // A look-up that hangs in the C library (munge, a name) must not keep the program.

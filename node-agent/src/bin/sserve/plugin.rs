@@ -130,6 +130,9 @@ fn as_text(report: &Report) -> Vec<String> {
             line.place
         ));
         lines.extend(line.findings.iter().map(|finding| finding_line("    ", finding)));
+        if line.ours {
+            lines.push(finding_line("    ", &line.agent()));
+        }
     }
     if report.loads {
         lines.push("The plugin would be loaded.".into());
