@@ -14,15 +14,11 @@ use tokio::sync::watch;
 use crate::catalog::Hub;
 use crate::config::{self, Config};
 use crate::job::Jobs;
+use crate::kill_wait::{self, Wish};
 use crate::peers::Peers;
 use crate::rpc::{self, Rooms};
 use crate::serve::{Models, Ports, Store, World};
 use crate::slurm::Slurm;
-
-/// Slurm kills what is left of a job this long after it asked it to end, unless slurm.conf says otherwise.
-const DEFAULT_KILL_WAIT: Duration = Duration::from_secs(30);
-/// Kept back from KillWait for the kill itself.
-const KILL_RESERVE: Duration = Duration::from_secs(3);
 
 /// What `slurm-serve agent` takes.
 #[derive(Debug, clap::Args)]
@@ -40,7 +36,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let slurm = Slurm::new(&config.agent);
     let node = node_name(&config.agent);
     let address = address(&config.agent, &slurm, &node).await;
-    let end_budget = end_budget(&slurm).await;
+    let end_budget = end_budget(&slurm, &config.agent).await;
     let store = Store::open(&config.agent.state_dir, &config.agent.run_dir)?;
     let world = Arc::new(World {
         slurm,
@@ -129,17 +125,19 @@ async fn address(config: &config::Agent, slurm: &Slurm, node: &str) -> String {
     node.to_owned()
 }
 
-async fn end_budget(slurm: &Slurm) -> Duration {
-    let kill_wait = slurm.kill_wait().await.unwrap_or_else(|e| {
-        tracing::warn!("{e}; KillWait is taken for {DEFAULT_KILL_WAIT:?}");
-        DEFAULT_KILL_WAIT
-    });
-    if kill_wait < Duration::from_secs(10) {
-        tracing::warn!(
-            "KillWait is {kill_wait:?}: too short for requests in flight to finish; 30 s is Slurm's default"
-        );
+/// What of KillWait the end of a model may use; says so if that is too little for what is configured.
+async fn end_budget(slurm: &Slurm, config: &config::Agent) -> Duration {
+    let kill_wait = match slurm.kill_wait().await {
+        Ok(kill_wait) => kill_wait,
+        Err(e) => {
+            tracing::warn!("{e}; KillWait is taken for {} s", kill_wait::USUAL.as_secs());
+            return kill_wait::end_budget(kill_wait::USUAL);
+        }
+    };
+    if let Some(line) = Wish::of(config).shortfall(kill_wait) {
+        tracing::warn!("{line}");
     }
-    kill_wait.saturating_sub(KILL_RESERVE).max(Duration::from_secs(1))
+    kill_wait::end_budget(kill_wait)
 }
 
 /// This file, which becomes the step's one task. A binary that was replaced while we ran has " (deleted)" behind its name.

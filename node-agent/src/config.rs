@@ -56,6 +56,12 @@ pub struct Agent {
     #[serde(with = "crate::duration")]
     pub runner_timeout: Duration,
     #[serde(with = "crate::duration")]
+    pub runner_silence: Duration,
+    #[serde(with = "crate::duration")]
+    pub retire_before: Duration,
+    #[serde(with = "crate::duration")]
+    pub end_time_every: Duration,
+    #[serde(with = "crate::duration")]
     pub heartbeat: Duration,
     #[serde(with = "crate::duration")]
     pub lease: Duration,
@@ -94,6 +100,9 @@ impl Default for Agent {
             settle_timeout: s(2),
             recover_timeout: s(10),
             runner_timeout: s(5),
+            runner_silence: s(3),
+            retire_before: s(60),
+            end_time_every: s(30),
             heartbeat: s(2),
             lease: s(10),
             keep_ended: s(3600),
@@ -270,6 +279,9 @@ impl Config {
         }
         if agent.internal_ports_per_model < 20 {
             return Err("agent.internal_ports_per_model is below 20; an engine needs about 14 ports".into());
+        }
+        if agent.runner_silence < Duration::from_secs(2) {
+            return Err("agent.runner_silence is below 2 s; a runner speaks once a second".into());
         }
         if agent.lease <= agent.heartbeat {
             return Err("agent.lease must be longer than agent.heartbeat".into());

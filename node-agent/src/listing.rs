@@ -56,7 +56,7 @@ pub struct ListedModel {
     pub node: String,
     pub job_id: u32,
     pub generation: String,
-    /// `requested`, `launching`, `loading`, `ready`, `draining`, `ended`, `failed`.
+    /// `requested`, `launching`, `loading`, `ready`, `unresponsive`, `retiring`, `draining`, `restarting`, `ended`, `failed`.
     pub state: String,
     pub state_since_ms: i64,
     /// 0 = no limit known.
@@ -71,6 +71,12 @@ pub struct ListedModel {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ending: Option<ListedEnding>,
     pub log_path: String,
+    pub attempt: u32,
+    pub max_attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<ListedEnding>,
+    /// 0 = no limit known.
+    pub retires_ms: i64,
 }
 
 /// Why a model ended: `Ending` of `model.proto`.
@@ -125,6 +131,10 @@ impl From<v1::Model> for ListedModel {
             engine_version: model.engine_version,
             ending: model.ending.map(ListedEnding::from),
             log_path: model.log_path,
+            attempt: model.attempt,
+            max_attempts: model.max_attempts,
+            last_failure: model.last_failure.map(ListedEnding::from),
+            retires_ms: model.retires_ms,
         }
     }
 }

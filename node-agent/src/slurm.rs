@@ -45,6 +45,13 @@ pub struct SlurmJob {
     pub component: Option<u32>,
 }
 
+impl SlurmJob {
+    /// Does it have its nodes? A suspended one has.
+    pub fn is_running(&self) -> bool {
+        matches!(self.state.as_str(), "RUNNING" | "SUSPENDED")
+    }
+}
+
 /// Where slurmctld has put a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPlace {

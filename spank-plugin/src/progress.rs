@@ -66,7 +66,9 @@ impl Progress {
         let seconds = now.duration_since(self.started).as_secs();
         let place = &model.base_url;
         match model.state() {
-            ModelState::Ready => format!("serve: {name}: ready after {seconds} s at {place}"),
+            ModelState::Ready | ModelState::Retiring => {
+                format!("serve: {name}: ready after {seconds} s at {place}")
+            }
             state => format!(
                 "serve: {name}: {}; it will be at {place} once ready",
                 state_word(state)
@@ -86,6 +88,9 @@ pub fn state_word(state: ModelState) -> &'static str {
         ModelState::Draining => "draining",
         ModelState::Ended => "ended",
         ModelState::Failed => "failed",
+        ModelState::Unresponsive => "not answering",
+        ModelState::Retiring => "ready, and its job's end is near",
+        ModelState::Restarting => "being started again",
     }
 }
 

@@ -262,7 +262,7 @@ impl<'a> Waiter<'a> {
                 return Ok(Seen::Unknown("it knows no model of this job yet".into()));
             };
             match model.state() {
-                ModelState::Ready => return Ok(Seen::Use(Box::new(model))),
+                ModelState::Ready | ModelState::Retiring => return Ok(Seen::Use(Box::new(model))),
                 ModelState::Draining | ModelState::Ended | ModelState::Failed => {
                     return Err(Failure(ending_lines(&model)));
                 }

@@ -17,11 +17,15 @@ use crate::env::{check_env_name, check_pass_env};
 use crate::error::{RecipeError, breaks_line, nearest, shown};
 use crate::name::check_name;
 use crate::place::{MAX_LIST, Place};
-use crate::recipe::{Engine, Publish, Recipe, Task};
+use crate::recipe::{Engine, Publish, Recipe, Restart, Task};
 use crate::version::is_version;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(15);
+const RESTART_PAUSE: Duration = Duration::from_secs(5);
+const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(30);
+const MAX_RESTARTS: u32 = 3;
+const MOST_RESTARTS: i64 = 100;
 const MAX_GPUS: i64 = 64;
 
 #[derive(Deserialize)]
@@ -45,6 +49,10 @@ struct RawRecipe {
     min_engine_version: Option<Spanned<String>>,
     ready_timeout: Option<Spanned<String>>,
     drain_timeout: Option<Spanned<String>>,
+    restart: Option<Spanned<String>>,
+    max_restarts: Option<Spanned<i64>>,
+    restart_pause: Option<Spanned<String>>,
+    unresponsive_after: Option<Spanned<String>>,
     aliases: Option<Vec<Spanned<String>>>,
     publish: Option<Spanned<Words>>,
     engine: Option<RawEngine>,
@@ -134,7 +142,8 @@ fn check(raw: RawRecipe, default_name: String, at: usize, place: &Place<'_>) -> 
         None => String::new(),
     };
     let task = match raw.task {
-        Some(word) => task(word.get_ref()).map_err(|what| place.fault(word.span().start, what))?,
+        Some(word) => chosen("task", word.get_ref(), Task::ALL, Task::as_str)
+            .map_err(|what| place.fault(word.span().start, what))?,
         None => Task::default(),
     };
 
@@ -172,15 +181,11 @@ fn check(raw: RawRecipe, default_name: String, at: usize, place: &Place<'_>) -> 
         check_name(alias).map_err(|e| format!("aliases: {e}"))
     })?;
 
-    let gpus = match raw.gpus {
-        Some(gpus) => match u32::try_from(*gpus.get_ref()) {
-            Ok(count) if *gpus.get_ref() <= MAX_GPUS => count,
-            _ => {
-                let what = format!("gpus = {} is not between 0 and {MAX_GPUS}", gpus.get_ref());
-                return Err(place.fault(gpus.span().start, what));
-            }
-        },
-        None => 1,
+    let gpus = count("gpus", raw.gpus, 1, MAX_GPUS, place)?;
+    let restart = match raw.restart {
+        Some(word) => chosen("restart", word.get_ref(), Restart::ALL, Restart::as_str)
+            .map_err(|what| place.fault(word.span().start, what))?,
+        None => Restart::default(),
     };
     let gpu_memory_gib = match raw.gpu_memory_gib {
         Some(gib) => {
@@ -220,12 +225,47 @@ fn check(raw: RawRecipe, default_name: String, at: usize, place: &Place<'_>) -> 
             Duration::from_secs(1),
         )?,
         drain_timeout: place.duration("drain_timeout", raw.drain_timeout, DRAIN_TIMEOUT, Duration::ZERO)?,
+        restart,
+        max_restarts: count(
+            "max_restarts",
+            raw.max_restarts,
+            MAX_RESTARTS,
+            MOST_RESTARTS,
+            place,
+        )?,
+        restart_pause: place.duration("restart_pause", raw.restart_pause, RESTART_PAUSE, Duration::ZERO)?,
+        unresponsive_after: place.duration(
+            "unresponsive_after",
+            raw.unresponsive_after,
+            UNRESPONSIVE_AFTER,
+            Duration::from_secs(2),
+        )?,
         publish: publish(raw.publish, place)?,
         engine: engine(raw.engine, place)?,
         aliases,
         env,
         name,
     })
+}
+
+/// A whole number from 0 to `most`.
+fn count(
+    key: &str,
+    raw: Option<Spanned<i64>>,
+    default: u32,
+    most: i64,
+    place: &Place<'_>,
+) -> Result<u32, RecipeError> {
+    let Some(raw) = raw else {
+        return Ok(default);
+    };
+    match u32::try_from(*raw.get_ref()) {
+        Ok(count) if *raw.get_ref() <= most => Ok(count),
+        _ => {
+            let what = format!("{key} = {} is not between 0 and {most}", raw.get_ref());
+            Err(place.fault(raw.span().start, what))
+        }
+    }
 }
 
 /// A hub id, or an absolute path.
@@ -255,17 +295,23 @@ fn check_source(source: &str) -> Result<(), String> {
     }
 }
 
-fn task(word: &str) -> Result<Task, String> {
-    if let Some(task) = Task::ALL.into_iter().find(|t| t.as_str() == word) {
-        return Ok(task);
+/// The one of `all` that is written so.
+fn chosen<T: Copy, const N: usize>(
+    key: &str,
+    word: &str,
+    all: [T; N],
+    written: fn(T) -> &'static str,
+) -> Result<T, String> {
+    if let Some(chosen) = all.into_iter().find(|one| written(*one) == word) {
+        return Ok(chosen);
     }
-    let all = Task::ALL.map(Task::as_str);
+    let all = all.map(written);
     let meant = match nearest(word, all.into_iter(), 1).first() {
         Some(near) => format!("; did you mean {near:?}?"),
         None => String::new(),
     };
     Err(format!(
-        "task = {} is none of {}{meant}",
+        "{key} = {} is none of {}{meant}",
         shown(word),
         all.join(", ")
     ))

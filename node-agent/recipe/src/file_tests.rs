@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::recipe::{Publish, Recipe, Task};
+use crate::recipe::{Publish, Recipe, Restart, Task};
 
 fn parse(text: &str) -> Result<Vec<Recipe>, String> {
     Recipe::parse(text, Path::new("/r/tiny.toml")).map_err(|e| e.to_string())
@@ -28,6 +28,10 @@ gpu_memory_gib = 70
 min_engine_version = "0.17.1"
 ready_timeout = "1h 30m"
 drain_timeout = "20s"
+restart = "never"
+max_restarts = 7
+restart_pause = "1s"
+unresponsive_after = "1m"
 aliases = ["large", "big-1"]
 publish = ["ml", "staff"]
 
@@ -50,8 +54,33 @@ fn a_source_is_enough() {
     assert_eq!(recipe.engine.command, ["vllm", "serve"]);
     assert_eq!(recipe.ready_timeout, Duration::from_secs(1800));
     assert_eq!(recipe.drain_timeout, Duration::from_secs(15));
+    assert_eq!((recipe.restart, recipe.max_attempts()), (Restart::OnFailure, 4));
+    assert_eq!(recipe.unresponsive_after, Duration::from_secs(30));
     assert_eq!(recipe.publish, Publish::Everyone);
     assert_eq!(recipe.engine_program(), Path::new("vllm"));
+}
+
+#[test]
+fn pauses_before_attempts_double_up_to_five_minutes() {
+    let mut recipe = parse("source = '/models/tiny'").expect("holds").remove(0);
+    let seconds = |recipe: &Recipe, attempts: &[u32]| -> Vec<u64> {
+        attempts
+            .iter()
+            .map(|n| recipe.pause_before(*n).as_secs())
+            .collect()
+    };
+    assert_eq!(
+        seconds(&recipe, &[0, 1, 2, 3, 4, 8, 9, 70]),
+        [0, 0, 5, 10, 20, 300, 300, 300]
+    );
+    recipe.restart_pause = Duration::from_secs(3600);
+    assert_eq!(
+        seconds(&recipe, &[2, 9]),
+        [3600, 3600],
+        "a longer wish is not cut"
+    );
+    recipe.restart = Restart::Never;
+    assert_eq!(recipe.max_attempts(), 1);
 }
 
 #[test]
@@ -161,6 +190,17 @@ fn values_that_do_not_hold_say_what_would() {
         (with("aliases = ['a', 'a']"), "aliases names a twice"),
         (with("task = 'embed'"), "did you mean \"embedding\"?"),
         (with("gpus = -1"), ":2: gpus = -1 is not between 0 and 64"),
+        (with("restart = 'on-failre'"), "did you mean \"on-failure\"?"),
+        (
+            with("restart = 'always'"),
+            "restart = \"always\" is none of never, on-failure",
+        ),
+        (
+            with("max_restarts = 101"),
+            ":2: max_restarts = 101 is not between 0 and 100",
+        ),
+        (with("restart_pause = '2d'"), "is not between 0s and 1day"),
+        (with("unresponsive_after = '1s'"), "is not between 2s and 1day"),
         (with("gpus = 4294967297"), "gpus = 4294967297 is not"),
         (with("gpu_memory_gib = nan"), "gpu_memory_gib = NaN is not"),
         (with("min_engine_version = 'new'"), "is no release"),

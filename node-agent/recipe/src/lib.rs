@@ -42,7 +42,7 @@ pub use explain::{CauseKind, Explained, explain};
 pub use name::{check_name, public_name};
 pub use options::{EnvMode, OPTION_NAMES, OnFailure, OptionKind, OptionText, RawOptions, ServeOptions, Wait};
 pub use progress::meaningful_line;
-pub use recipe::{Engine, Publish, Recipe, Task};
+pub use recipe::{Engine, Publish, Recipe, Restart, Task};
 pub use set::RecipeSet;
 pub use version::version_at_least;
 

@@ -42,6 +42,16 @@ pub struct Recipe {
     /// How long requests in flight may take once the model ends. Slurm's KillWait bounds it further.
     #[serde(serialize_with = "as_people_write")]
     pub drain_timeout: Duration,
+    /// Whether a model that was ready and is lost is started again.
+    pub restart: Restart,
+    /// How often at most, in the life of a job.
+    pub max_restarts: u32,
+    /// The pause before the first of them; each further one is twice as long, up to [`Recipe::LONGEST_RESTART_PAUSE`].
+    #[serde(serialize_with = "as_people_write")]
+    pub restart_pause: Duration,
+    /// An engine that gives no sign of life for this long is taken for hanging.
+    #[serde(serialize_with = "as_people_write")]
+    pub unresponsive_after: Duration,
     /// Other names for it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
@@ -71,6 +81,18 @@ pub enum Task {
     None,
 }
 
+/// What becomes of a model that was ready and is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restart {
+    /// It has failed.
+    Never,
+    /// It is started again, a bounded number of times. The default: the job's GPUs are allocated until its end, whether or not anything
+    /// runs on them.
+    #[default]
+    OnFailure,
+}
+
 /// What is started to serve a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Engine {
@@ -98,6 +120,28 @@ pub enum Publish {
 // === impl Recipe ===
 
 impl Recipe {
+    /// No pause before another attempt is longer, unless `restart_pause` itself is.
+    pub const LONGEST_RESTART_PAUSE: Duration = Duration::from_secs(300);
+
+    /// How many attempts there may be at serving it in one job.
+    pub fn max_attempts(&self) -> u32 {
+        match self.restart {
+            Restart::Never => 1,
+            Restart::OnFailure => 1 + self.max_restarts,
+        }
+    }
+
+    /// The pause before this attempt; the first is 1 and has none.
+    pub fn pause_before(&self, attempt: u32) -> Duration {
+        let Some(doublings) = attempt.checked_sub(2) else {
+            return Duration::ZERO;
+        };
+        let longest = Self::LONGEST_RESTART_PAUSE.max(self.restart_pause);
+        self.restart_pause
+            .saturating_mul(1_u32.checked_shl(doublings).unwrap_or(u32::MAX))
+            .min(longest)
+    }
+
     /// Reads a file's text: the keys of one recipe (named after the file unless `name` says else), or `[models.NAME]`
     /// tables. `origin` is what errors call it; nothing is opened.
     ///
@@ -149,6 +193,20 @@ impl Recipe {
     /// Whether the source is a path on this machine (else it is a hub id).
     pub fn source_is_path(&self) -> bool {
         self.source.starts_with('/')
+    }
+}
+
+// === impl Restart ===
+
+impl Restart {
+    pub(crate) const ALL: [Restart; 2] = [Restart::Never, Restart::OnFailure];
+
+    /// As it is written in a recipe.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Restart::Never => "never",
+            Restart::OnFailure => "on-failure",
+        }
     }
 }
 

@@ -104,6 +104,12 @@ impl ApiError {
                 format!("{model} is {doing}, {seconds} s so far"),
             )
             .retry_in(RETRY_LOADING),
+            Refusal::NotAnswering { seconds } => Self::unavailable(
+                busy,
+                "model_not_answering",
+                format!("{model} is there, and has answered nothing for {seconds} s"),
+            )
+            .retry_in(RETRY_LOADING),
             Refusal::Ending => Self::unavailable(
                 busy,
                 "model_ending",

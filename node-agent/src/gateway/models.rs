@@ -152,9 +152,12 @@ fn hope(state: ModelState) -> u8 {
         ModelState::Loading => 1,
         ModelState::Launching => 2,
         ModelState::Requested => 3,
-        ModelState::Draining => 4,
-        ModelState::Failed => 5,
-        ModelState::Ended | ModelState::Unspecified => 6,
+        ModelState::Restarting => 4,
+        ModelState::Unresponsive => 5,
+        ModelState::Retiring => 6,
+        ModelState::Draining => 7,
+        ModelState::Failed => 8,
+        ModelState::Ended | ModelState::Unspecified => 9,
     }
 }
 

@@ -79,7 +79,7 @@ impl Replica {
     /// When its job must have ended by Slurm's books, in milliseconds since the epoch. What is over already doesn't expire:
     /// why it ended is still of use.
     pub fn expires_ms(&self) -> Option<i64> {
-        let lives = (ModelState::Requested..=ModelState::Draining).contains(&self.state());
+        let lives = !matches!(self.state(), ModelState::Ended | ModelState::Failed);
         Some(self.model.expires_ms).filter(|ms| lives && *ms != 0)
     }
 

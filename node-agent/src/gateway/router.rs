@@ -32,12 +32,17 @@ pub enum Refusal {
     },
     /// It will be there.
     Loading {
-        /// "loading" or "being launched".
+        /// "loading", "being launched", …
         doing: &'static str,
         /// For how long, in seconds.
         seconds: i64,
     },
-    /// It is finishing what is in flight.
+    /// It is there and answers nothing.
+    NotAnswering {
+        /// For how long, in seconds.
+        seconds: i64,
+    },
+    /// It is finishing what is in flight, or its job is about to end.
     Ending,
     /// It failed in the last while.
     Failed {
@@ -104,17 +109,28 @@ fn explain(registry: &Registry, name: &str, meant: &[Arc<Replica>], now: Now) ->
     if let Some(trouble) = in_state(ModelState::Ready).find_map(|replica| replica.trouble()) {
         return Refusal::Unusable(trouble);
     }
+    let since = |state| {
+        let since = in_state(state)
+            .map(|replica| replica.model.state_since_ms)
+            .min()?;
+        Some((now.unix_ms - since).max(0) / 1000)
+    };
     for (state, doing) in [
         (ModelState::Loading, "loading"),
         (ModelState::Launching, "being launched"),
         (ModelState::Requested, "being launched"),
+        (ModelState::Restarting, "being started again"),
     ] {
-        if let Some(since) = in_state(state).map(|replica| replica.model.state_since_ms).min() {
-            let seconds = (now.unix_ms - since).max(0) / 1000;
+        if let Some(seconds) = since(state) {
             return Refusal::Loading { doing, seconds };
         }
     }
-    if in_state(ModelState::Draining).next().is_some() {
+    if let Some(seconds) = since(ModelState::Unresponsive) {
+        return Refusal::NotAnswering { seconds };
+    }
+    let ending =
+        |replica: &&Arc<Replica>| matches!(replica.state(), ModelState::Draining | ModelState::Retiring);
+    if meant.iter().any(|replica| ending(&replica)) {
         return Refusal::Ending;
     }
     let remembered = registry.failures().filter(|replica| replica.answers_to(name));
@@ -178,7 +194,13 @@ fn unknown(registry: &Registry, name: &str) -> Refusal {
 /// The public names of what is ready or will be.
 fn names(registry: &Registry) -> Vec<String> {
     let live = registry.replicas().filter(|replica| {
-        replica.model.published && (ModelState::Requested..=ModelState::Ready).contains(&replica.state())
+        use ModelState::{Launching, Loading, Ready, Requested, Restarting, Unresponsive};
+        let state = replica.state();
+        replica.model.published
+            && matches!(
+                state,
+                Requested | Launching | Loading | Ready | Restarting | Unresponsive
+            )
     });
     let names: std::collections::BTreeSet<_> = live.map(|replica| replica.model.name.clone()).collect();
     names.into_iter().collect()

@@ -12,11 +12,8 @@ pub async fn show(mut model: Model, caller: Caller) -> Result<Model, Status> {
     if !owns {
         model.progress.clear();
         model.log_path.clear();
-        model.ending = model.ending.map(|ending| Ending {
-            cause: ending.cause,
-            text: ending.text,
-            ..Ending::default()
-        });
+        model.ending = model.ending.map(in_short);
+        model.last_failure = model.last_failure.map(in_short);
     }
     let may_use = owns || (caller.roles.proxy && model.published);
     if !may_use {
@@ -27,6 +24,15 @@ pub async fn show(mut model: Model, caller: Caller) -> Result<Model, Status> {
         model.key = sealed.map_err(|e| Status::internal(e.to_string()))?;
     }
     Ok(model)
+}
+
+/// What everybody may know of an end.
+fn in_short(ending: Ending) -> Ending {
+    Ending {
+        cause: ending.cause,
+        text: ending.text,
+        ..Ending::default()
+    }
 }
 
 /// May this caller know that it exists?

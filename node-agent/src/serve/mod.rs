@@ -33,6 +33,8 @@ pub use self::store::{Launch, Secrets, Store, StoreError};
 pub use self::users::{by_uid, groups_of};
 pub use self::world::World;
 
+use self::state::Life;
+use crate::generation;
 use crate::job::{Job, JobError, Jobs};
 
 /// Why somebody gets no model.
@@ -135,10 +137,10 @@ impl Models {
         self.lock().get(&job_id).cloned()
     }
 
-    /// The model that a runner says it runs.
+    /// The model that a runner says it runs, whichever attempt of it.
     pub fn by_generation(&self, job_id: u32, generation: &str) -> Option<Handle> {
         self.get(job_id)
-            .filter(|handle| handle.launch.generation == generation)
+            .filter(|handle| generation::same_launch(&handle.launch.generation, generation))
     }
 
     /// Checks whether this caller may have a model for this job, and says what must come with the launch.
@@ -222,12 +224,7 @@ impl Models {
                 format!("{alive} models run on this node already (agent.max_models)"),
             ));
         }
-        let generation = format!(
-            "{}.{}.1-{:016x}",
-            job.id,
-            job.restart_count,
-            rand::random::<u64>()
-        );
+        let generation = generation::first(job.id, job.restart_count);
         let given = self.world.ports.take(&generation).ok_or_else(|| {
             OpenError::NoRoom(
                 job.id,
@@ -256,8 +253,9 @@ impl Models {
             internal_port: given.internal,
             port: 0,
             end_ms,
+            launched_ms: crate::clock::now_ms(),
             ready_timeout_s: seconds(plan.recipe.ready_timeout),
-            was_ready: false,
+            life: Life::new(plan.recipe.max_attempts()).kept(),
             client: None,
             runner: None,
         };
@@ -285,6 +283,13 @@ impl Models {
                 Arc::downgrade(self),
                 job.clone(),
             ));
+        }
+        // Should an earlier run of it still be known, its end was missed.
+        if let Some(handle) = self
+            .get(job.id)
+            .filter(|handle| handle.launch.restart_count < job.restart_count)
+        {
+            let _ = handle.messages.try_send(Message::Event(Event::JobEnded));
         }
         self.jobs.started(job);
     }
@@ -412,6 +417,8 @@ impl Models {
             gpus: job.gpus.clone(),
             scratch_dir: config.scratch_dir.to_string_lossy().into_owned(),
             job_id: job.id,
+            attempt: 1,
+            settle_ms: u32::try_from(config.settle_timeout.as_millis()).unwrap_or(u32::MAX),
         }
     }
 

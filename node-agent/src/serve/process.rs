@@ -1,5 +1,7 @@
 //! Processes by pid *and* start time, so that a pid that was used again is never taken for the old one.
 
+use std::path::Path;
+
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
@@ -28,12 +30,45 @@ impl Known {
         stat.is_ok_and(|stat| stat.starttime == self.start && !matches!(stat.state, 'Z' | 'X'))
     }
 
+    /// Is it there, and suspended: stopped by a signal, or with its cgroup frozen? Slurm does the one or the other, by its proctrack plugin.
+    pub fn is_suspended(self) -> bool {
+        let Ok(process) = procfs::process::Process::new(self.pid) else {
+            return false;
+        };
+        let stopped = match process.stat() {
+            Ok(stat) if stat.starttime == self.start => stat.state == 'T',
+            _ => return false,
+        };
+        let frozen = |group: &procfs::ProcessCGroup| is_frozen(Path::new("/sys/fs/cgroup"), group);
+        stopped || process.cgroups().is_ok_and(|groups| groups.0.iter().any(frozen))
+    }
+
     /// Kills its process group, if it leads one.
     pub fn kill_group(self, signal: Signal) {
         if self.is_alive() {
             let _ = killpg(Pid::from_raw(self.pid), signal);
             let _ = kill(Pid::from_raw(self.pid), signal);
         }
+    }
+}
+
+/// Is this cgroup frozen, itself or by one above it? `root` is where cgroups are mounted.
+fn is_frozen(root: &Path, group: &procfs::ProcessCGroup) -> bool {
+    let path = group.pathname.trim_start_matches('/');
+    let read = |folder: &str, file: &str| {
+        std::fs::read_to_string(root.join(folder).join(path).join(file)).unwrap_or_default()
+    };
+    match group.hierarchy {
+        // Version 2: the mount itself, or `unified` beside those of version 1.
+        0 => ["", "unified"].iter().any(|folder| {
+            read(folder, "cgroup.events")
+                .lines()
+                .any(|line| line == "frozen 1")
+        }),
+        _ if group.controllers.iter().any(|name| name == "freezer") => {
+            read("freezer", "freezer.state").trim() == "FROZEN"
+        }
+        _ => false,
     }
 }
 
@@ -87,6 +122,45 @@ mod tests {
             }
             .is_alive()
         );
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_runs() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let known = Known::of(child.id() as i32).unwrap();
+        assert!(!known.is_suspended());
+        kill(Pid::from_raw(known.pid), Signal::SIGSTOP).unwrap();
+        // The signal is on its way until the kernel has taken the process off its processor.
+        while !known.is_suspended() {
+            std::thread::yield_now();
+        }
+        assert!(known.is_alive());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_frozen_cgroup_is_told_in_either_version() {
+        let root = tempfile::tempdir().unwrap();
+        let group = |hierarchy, controllers: &[&str]| procfs::ProcessCGroup {
+            hierarchy,
+            controllers: controllers.iter().map(|name| (*name).to_owned()).collect(),
+            pathname: "/slurm/job_7".into(),
+        };
+        let (v1, v2, other) = (group(5, &["freezer"]), group(0, &[]), group(6, &["memory"]));
+        let write = |folder: &str, file: &str, text: &str| {
+            let folder = root.path().join(folder).join("slurm/job_7");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(file), text).unwrap();
+        };
+        assert!(!is_frozen(root.path(), &v1) && !is_frozen(root.path(), &v2));
+        write("freezer", "freezer.state", "THAWED\n");
+        write("", "cgroup.events", "populated 1\nfrozen 0\n");
+        assert!(!is_frozen(root.path(), &v1) && !is_frozen(root.path(), &v2));
+        write("freezer", "freezer.state", "FROZEN\n");
+        write("", "cgroup.events", "populated 1\nfrozen 1\n");
+        assert!(is_frozen(root.path(), &v1) && is_frozen(root.path(), &v2));
+        assert!(!is_frozen(root.path(), &other));
     }
 
     #[test]

@@ -12,10 +12,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slurm_serve_proto::v1;
 
+use super::state::Kept;
+
 /// A model that was launched: all an agent must know to take it up again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
-    /// `JOB.RESTART.ATTEMPT-RANDOM`.
+    /// `JOB.RESTART.ATTEMPT-RANDOM` of its first attempt: it names the launch, too.
     pub generation: String,
     /// Slurm's job id.
     pub job_id: u32,
@@ -48,10 +50,12 @@ pub struct Launch {
     pub port: u16,
     /// Milliseconds since the epoch; 0 = unknown.
     pub end_ms: i64,
+    /// Milliseconds since the epoch when it was launched.
+    pub launched_ms: i64,
     /// How long readiness may take, counted from the engine's start.
     pub ready_timeout_s: u32,
-    /// Was it ever ready?
-    pub was_ready: bool,
+    /// How its life stands.
+    pub life: Kept,
     /// The srun client: pid, and start time in clock ticks since boot, which tells it from a later process of the same pid.
     pub client: Option<(i32, u64)>,
     /// The runner, likewise.
@@ -74,7 +78,6 @@ pub struct Secrets {
 impl Secrets {
     /// Fresh secrets for a launch; the order is completed with the key.
     pub fn new(mut order: v1::LaunchOrder) -> Self {
-        let random = || format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
         let key = format!("sk-serve-{}", random());
         order.key = key.clone();
         Self {
@@ -85,10 +88,31 @@ impl Secrets {
         }
     }
 
+    /// Fresh ones for another runner of the same launch, which begins with this attempt and takes this port. The key stays: the job's
+    /// environment holds it.
+    pub fn renew(&mut self, attempt: u32, port: u16) -> Result<(), prost::DecodeError> {
+        let mut order = self.order()?;
+        order.attempt = attempt;
+        if port != 0 {
+            order.ports = vec![port.into()];
+        }
+        *self = Self {
+            key: std::mem::take(&mut self.key),
+            nonce: Some(random()),
+            secret: random(),
+            order: order.encode_to_vec(),
+        };
+        Ok(())
+    }
+
     /// What the runner is told to do.
     pub fn order(&self) -> Result<v1::LaunchOrder, prost::DecodeError> {
         v1::LaunchOrder::decode(self.order.as_slice())
     }
+}
+
+fn random() -> String {
+    format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>())
 }
 
 // Written by hand so that no log can ever hold a key.
@@ -239,8 +263,9 @@ pub(super) mod tests {
             internal_port: 18200,
             port: 0,
             end_ms: 0,
+            launched_ms: 0,
             ready_timeout_s: 1800,
-            was_ready: false,
+            life: crate::serve::state::Life::new(4).kept(),
             client: None,
             runner: None,
         }
@@ -268,6 +293,23 @@ pub(super) mod tests {
         store.forget("7.0.1-a");
         assert_eq!(store.recover(), []);
         assert_eq!(fs::read_dir(run.path().join("secrets")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn another_runner_gets_the_same_key_and_port_and_nothing_else_of_the_first() {
+        let mut secrets = Secrets::new(v1::LaunchOrder {
+            attempt: 1,
+            ports: vec![18100, 18101],
+            ..Default::default()
+        });
+        let first = secrets.clone();
+        secrets.nonce = None;
+        secrets.renew(2, 18101).unwrap();
+        let order = secrets.order().unwrap();
+        assert_eq!((order.attempt, order.ports), (2, vec![18101]));
+        assert_eq!((&secrets.key, &order.key), (&first.key, &first.key));
+        assert_ne!(secrets.secret, first.secret);
+        assert!(secrets.nonce.is_some() && secrets.nonce != first.nonce);
     }
 
     #[test]

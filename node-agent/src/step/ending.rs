@@ -14,8 +14,10 @@ use std::time::Duration;
 /// What Slurm's default KillWait of 30 s leaves, for an agent that did not say.
 const USUAL_BUDGET: Duration = Duration::from_secs(27);
 
-/// The catalogs' settle time is 2 s; some more for the way.
-const LEAVING: Duration = Duration::from_millis(2500);
+/// The catalogs' settle time, for an agent that did not say.
+const USUAL_SETTLE: Duration = Duration::from_secs(2);
+/// On top of the settle time, for the way.
+const WAY: Duration = Duration::from_millis(500);
 /// vLLM's drain of what our own did not finish, and its exit (0.4 s idle, up to 2 s with aborted streams).
 const TERM: Duration = Duration::from_millis(4000);
 /// Killing, removing left-overs, the last message.
@@ -37,35 +39,44 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Divides `budget`. The drain gets what was `wished` for it as far as there is room; a budget too small for the usual
+    /// What an end takes where nothing bounds it.
+    pub fn unbounded(settle: Duration, wished: Duration) -> Self {
+        Self::fit(Duration::MAX, settle, wished)
+    }
+
+    /// Divides `budget`. The catalogs have `settle` to let go. The drain gets what was `wished` for it as far as there is room; a budget too small for the usual
     /// parts shrinks all of them alike.
-    pub fn fit(budget: Duration, wished: Duration) -> Self {
+    pub fn fit(budget: Duration, settle: Duration, wished: Duration) -> Self {
         let budget = if budget.is_zero() { USUAL_BUDGET } else { budget };
-        let fixed = LEAVING + TERM + KILL;
+        let settle = if settle.is_zero() { USUAL_SETTLE } else { settle };
+        let leaving = settle.saturating_add(WAY);
+        let fixed = leaving.saturating_add(TERM + KILL);
         let usual = Self {
-            leaving: LEAVING,
+            leaving,
             drain: wished.min(budget.saturating_sub(fixed)),
             term: TERM,
             kill: KILL,
         };
-        // A quarter of a small budget stays for the drain.
-        let room = budget.mul_f64(0.75);
+        // A quarter of a small budget stays for the drain, if that is wished for.
+        let least = wished.min(budget / 4);
+        let room = budget - least;
         if fixed <= room {
             return usual;
         }
         let share = room.as_secs_f64() / fixed.as_secs_f64();
         Self {
-            leaving: LEAVING.mul_f64(share),
-            drain: wished.min(budget.mul_f64(0.25)),
+            leaving: leaving.mul_f64(share),
+            drain: least,
             term: TERM.mul_f64(share),
             kill: KILL.mul_f64(share),
         }
     }
 
     /// All of them together.
-    #[cfg(test)]
-    fn total(&self) -> Duration {
-        self.leaving + self.drain + self.term + self.kill
+    pub fn total(&self) -> Duration {
+        self.leaving
+            .saturating_add(self.drain)
+            .saturating_add(self.term + self.kill)
     }
 
     /// What vLLM is told as `--shutdown-timeout`: whole seconds, so that it is gone before its time is up.
@@ -82,11 +93,15 @@ mod tests {
 
     #[test]
     fn the_usual_kill_wait_has_room_for_the_usual_drain() {
-        let parts = Parts::fit(Duration::from_secs(27), Duration::from_secs(15));
-        assert_eq!((parts.leaving, parts.drain), (LEAVING, Duration::from_secs(15)));
+        let settle = Duration::from_secs(2);
+        let parts = Parts::fit(Duration::from_secs(27), settle, Duration::from_secs(15));
+        assert_eq!(
+            (parts.leaving, parts.drain),
+            (settle + WAY, Duration::from_secs(15))
+        );
         assert_eq!(parts.shutdown_timeout(), Duration::from_secs(2));
         assert_eq!(
-            Parts::fit(Duration::ZERO, Duration::from_secs(15)),
+            Parts::fit(Duration::ZERO, Duration::ZERO, Duration::from_secs(15)),
             parts,
             "not told: the usual"
         );
@@ -94,15 +109,17 @@ mod tests {
 
     #[test]
     fn a_wish_beyond_the_budget_is_cut() {
-        let parts = Parts::fit(Duration::from_secs(27), Duration::from_secs(600));
+        let parts = Parts::fit(Duration::from_secs(27), Duration::ZERO, Duration::from_secs(600));
         assert_eq!(parts.total(), Duration::from_secs(27));
     }
 
     proptest! {
         #[test]
-        fn the_sum_fits_and_no_part_is_lost(budget_ms in 1u64..600_000, wished_ms in 0u64..3_600_000) {
+        fn the_sum_fits_and_no_part_is_lost(
+            budget_ms in 1u64..600_000, settle_ms in 0u64..60_000, wished_ms in 0u64..3_600_000,
+        ) {
             let budget = Duration::from_millis(budget_ms);
-            let parts = Parts::fit(budget, Duration::from_millis(wished_ms));
+            let parts = Parts::fit(budget, Duration::from_millis(settle_ms), Duration::from_millis(wished_ms));
             // Rounding of the shares is all that may be over.
             prop_assert!(parts.total() <= budget + Duration::from_micros(10), "{:?}", parts);
             prop_assert!(!parts.leaving.is_zero() && !parts.term.is_zero() && !parts.kill.is_zero());

@@ -78,6 +78,7 @@ impl Made {
         let recipe = self.recipe.insert(recipe).clone();
         let parts = Parts::fit(
             Duration::from_millis(order.end_budget_ms.into()),
+            Duration::from_millis(order.settle_ms.into()),
             recipe.drain_timeout,
         );
         self.parts = Some(parts);

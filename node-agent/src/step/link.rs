@@ -39,8 +39,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const ATTACHING: Duration = Duration::from_secs(10);
 /// How often what need not be told at once is told.
 const TICK: Duration = Duration::from_millis(200);
-/// How often the facts are told while requests are in flight, changed or not.
-const BUSY: Duration = Duration::from_secs(1);
+/// How often the facts are told, changed or not: a runner that says nothing is frozen.
+const ALIVE: Duration = Duration::from_secs(1);
 /// Lines in one message.
 const BATCH: usize = 100;
 
@@ -213,7 +213,7 @@ impl Line {
                 }
                 _ = tick.tick() => {
                     let now = self.now();
-                    if now != told || (now.in_flight > 0 && told_at.elapsed() >= BUSY) {
+                    if now != told || told_at.elapsed() >= ALIVE {
                         if out.send(message(ToAgent::Facts(now.clone()))).await.is_err() {
                             return Ended::Broken;
                         }
@@ -308,7 +308,11 @@ impl Line {
 
 /// A phase, a port, an end: the rest may wait for the next tick.
 fn matters_at_once(told: &RunnerFacts, now: &RunnerFacts) -> bool {
-    told.phase != now.phase || told.port != now.port || told.ending != now.ending
+    told.phase != now.phase
+        || told.port != now.port
+        || told.ending != now.ending
+        || told.attempt != now.attempt
+        || (told.silent_since_ms == 0) != (now.silent_since_ms == 0)
 }
 
 /// Our side is closed; the agent closes its own once it has read everything.

@@ -34,6 +34,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use announcement::Announcement;
+pub use ending::Parts;
 
 /// `slurm-serve step`: everything it needs comes in the environment that the agent gives to srun, so there is nothing to say here.
 #[derive(Debug, Clone, clap::Args)]

@@ -44,7 +44,7 @@ pub struct Model {
     pub node: ::prost::alloc::string::String,
     #[prost(uint32, tag = "8")]
     pub job_id: u32,
-    /// Names this very launch, `JOB.RESTART.ATTEMPT-RANDOM`; compare for equality only. A goodbye of one generation never
+    /// Names this very attempt, `JOB.RESTART.ATTEMPT-RANDOM`; compare for equality only. A goodbye of one generation never
     /// removes another.
     #[prost(string, tag = "9")]
     pub generation: ::prost::alloc::string::String,
@@ -89,11 +89,26 @@ pub struct Model {
     /// The server's whole log, as a path on the job's node. Told to the owner and to admins only.
     #[prost(string, tag = "22")]
     pub log_path: ::prost::alloc::string::String,
+    /// Which attempt at serving this is, from 1, and how many there may be; 0: an agent that does not count.
+    #[prost(uint32, tag = "23")]
+    pub attempt: u32,
+    #[prost(uint32, tag = "24")]
+    pub max_attempts: u32,
+    /// Why the attempt before this one failed. Others than the owner and admins see its cause and text alone.
+    #[prost(message, optional, tag = "25")]
+    pub last_failure: ::core::option::Option<Ending>,
+    /// Milliseconds since the epoch when it leaves (or left) the catalog because its job's end is near; 0 = no limit known.
+    #[prost(int64, tag = "26")]
+    pub retires_ms: i64,
 }
 /// Where a served model is in its life.
 ///
 ///    REQUESTED -> LAUNCHING -> LOADING -> READY -> DRAINING -> ENDED
 ///         └──────────┴───────────┴─────────┴─────────┴──────-> FAILED
+///
+/// READY, UNRESPONSIVE and RETIRING follow each other in any order. A model that was ready, is lost, and has attempts left goes to
+/// RESTARTING under a new generation, and from there to LAUNCHING or LOADING. Only READY takes requests of everybody; a reader takes a
+/// state that it does not know for one that takes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ModelState {
@@ -112,6 +127,12 @@ pub enum ModelState {
     Ended = 6,
     /// It ended although nobody asked for it, or never came up.
     Failed = 7,
+    /// It was ready and answers nothing now (its engine hangs, or its job is suspended). It comes back when it answers.
+    Unresponsive = 8,
+    /// Its job's end is near: it takes nothing new from others, and serves its own job until the end. A raised time limit makes it READY again.
+    Retiring = 9,
+    /// It was lost and is to be started again.
+    Restarting = 10,
 }
 impl ModelState {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -128,6 +149,9 @@ impl ModelState {
             Self::Draining => "MODEL_STATE_DRAINING",
             Self::Ended => "MODEL_STATE_ENDED",
             Self::Failed => "MODEL_STATE_FAILED",
+            Self::Unresponsive => "MODEL_STATE_UNRESPONSIVE",
+            Self::Retiring => "MODEL_STATE_RETIRING",
+            Self::Restarting => "MODEL_STATE_RESTARTING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -141,6 +165,9 @@ impl ModelState {
             "MODEL_STATE_DRAINING" => Some(Self::Draining),
             "MODEL_STATE_ENDED" => Some(Self::Ended),
             "MODEL_STATE_FAILED" => Some(Self::Failed),
+            "MODEL_STATE_UNRESPONSIVE" => Some(Self::Unresponsive),
+            "MODEL_STATE_RETIRING" => Some(Self::Retiring),
+            "MODEL_STATE_RESTARTING" => Some(Self::Restarting),
             _ => None,
         }
     }
@@ -2073,7 +2100,7 @@ pub mod runner_message {
         /// The first message, and only the first.
         #[prost(message, tag = "1")]
         Hello(super::RunnerHello),
-        /// On every change, and every second while requests are in flight.
+        /// On every change, and every second in any case: one that is silent for longer is frozen (a suspended job) or gone.
         #[prost(message, tag = "2")]
         Facts(super::RunnerFacts),
         #[prost(message, tag = "3")]
@@ -2127,6 +2154,15 @@ pub struct RunnerFacts {
     /// From LEAVING on: why. A `cause` of FAILED kind makes the model FAILED.
     #[prost(message, optional, tag = "10")]
     pub ending: ::core::option::Option<Ending>,
+    /// Which attempt this is; LaunchOrder.attempt says with which one the runner began. 0: a runner that does not count.
+    #[prost(uint32, tag = "11")]
+    pub attempt: u32,
+    /// Why the attempt before this one failed.
+    #[prost(message, optional, tag = "12")]
+    pub last_failure: ::core::option::Option<Ending>,
+    /// Milliseconds since the epoch since when the engine answers nothing, though it lives; 0: it answers.
+    #[prost(int64, tag = "13")]
+    pub silent_since_ms: i64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogLines {
@@ -2208,6 +2244,12 @@ pub struct LaunchOrder {
     pub scratch_dir: ::prost::alloc::string::String,
     #[prost(uint32, tag = "15")]
     pub job_id: u32,
+    /// The first attempt of this runner, from 1. How many there may be is in the recipe.
+    #[prost(uint32, tag = "16")]
+    pub attempt: u32,
+    /// The agent's settle time: how long the catalogs may take to let go of a model that ends.
+    #[prost(uint32, tag = "17")]
+    pub settle_ms: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Released {}
@@ -2232,6 +2274,8 @@ pub enum RunnerPhase {
     Draining = 5,
     /// Everything is gone; the last message.
     Done = 6,
+    /// The engine was lost and is started again after a pause, behind the same port and key; `attempt` is that of the new one.
+    Restarting = 7,
 }
 impl RunnerPhase {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2247,6 +2291,7 @@ impl RunnerPhase {
             Self::Leaving => "RUNNER_PHASE_LEAVING",
             Self::Draining => "RUNNER_PHASE_DRAINING",
             Self::Done => "RUNNER_PHASE_DONE",
+            Self::Restarting => "RUNNER_PHASE_RESTARTING",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2259,6 +2304,7 @@ impl RunnerPhase {
             "RUNNER_PHASE_LEAVING" => Some(Self::Leaving),
             "RUNNER_PHASE_DRAINING" => Some(Self::Draining),
             "RUNNER_PHASE_DONE" => Some(Self::Done),
+            "RUNNER_PHASE_RESTARTING" => Some(Self::Restarting),
             _ => None,
         }
     }

@@ -7,6 +7,7 @@ pub fn config(gateway: &str) -> String {
 heartbeat = "500ms"
 lease = "4s"
 recover_timeout = "5s"
+end_time_every = "3s"
 
 [gateway]
 listen = "0.0.0.0:8700"
@@ -24,8 +25,14 @@ pub fn stub_recipe(name: &str, env: &[(&str, &str)], more: &str) -> String {
         .iter()
         .map(|(key, value)| format!("{key} = {value:?}\n"))
         .collect();
+    // Tests of one end each; those of restarts say otherwise.
+    let restart = if more.contains("restart") {
+        ""
+    } else {
+        "restart = \"never\"\n"
+    };
     format!(
-        "name = {name:?}\nsource = \"/opt\"\ngpus = 0\ndrain_timeout = \"5s\"\nready_timeout = \"30s\"\n{more}\n\
+        "name = {name:?}\nsource = \"/opt\"\ngpus = 0\ndrain_timeout = \"5s\"\nready_timeout = \"30s\"\n{restart}{more}\n\
          [engine]\ncommand = [\"/usr/lib/slurm-serve/stub-engine\", \"serve\"]\n\n[env]\n{env}"
     )
 }

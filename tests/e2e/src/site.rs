@@ -184,12 +184,11 @@ impl Site {
     /// Ends every job and waits until Slurm knows of none.
     pub fn cancel_all(&self) -> Result<()> {
         let controller = self.lab.controller();
-        controller
-            .command("root", ["scancel", "--quiet", "--state=RUNNING"])
-            .output()?;
-        controller
-            .command("root", ["scancel", "--quiet", "--state=PENDING"])
-            .output()?;
+        for state in ["--state=RUNNING", "--state=SUSPENDED", "--state=PENDING"] {
+            controller
+                .command("root", ["scancel", "--quiet", state])
+                .output()?;
+        }
         wait_for(Duration::from_secs(60), "all jobs to end", || {
             Ok(controller
                 .command("root", ["squeue", "-h"])

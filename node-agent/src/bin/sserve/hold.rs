@@ -79,7 +79,7 @@ async fn until_over(args: Args, agents: &Agents) -> Result<Option<ListedModel>, 
         }
         if told.is_news(&model.state, &model.progress, Instant::now()) {
             out::note(match model.state.as_str() {
-                "ready" => format!("{} is ready at {}", words::which(&model), model.base_url),
+                "ready" | "retiring" => format!("{} is ready at {}", words::which(&model), model.base_url),
                 _ => words::progress(&model),
             });
         }

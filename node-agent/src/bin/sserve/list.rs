@@ -141,7 +141,7 @@ const HEAD: [Column; 8] = [
 fn rows(listing: &Listing) -> Vec<Vec<String>> {
     let models = listing.models.iter().map(|model| {
         let busy = match model.state.as_str() {
-            "ready" | "draining" => model.in_flight.to_string(),
+            "ready" | "unresponsive" | "retiring" | "draining" => model.in_flight.to_string(),
             _ => String::new(),
         };
         vec![
@@ -177,7 +177,15 @@ fn note(model: &ListedModel) -> String {
         };
     }
     match model.state.as_str() {
-        "requested" | "launching" | "loading" if !model.progress.is_empty() => model.progress.clone(),
+        "requested" | "launching" | "loading" | "unresponsive" | "restarting"
+            if !model.progress.is_empty() =>
+        {
+            model.progress.clone()
+        }
+        "retiring" => format!(
+            "its job ends in {}",
+            words::span(model.expires_ms - words::now_ms())
+        ),
         _ if !model.published => "not published".into(),
         _ => String::new(),
     }

@@ -83,6 +83,11 @@ fn detail(model: &ListedModel) -> Vec<String> {
         say("what now", ending.hint.clone());
         say("exit", ending.wait_status.map(exit_words).unwrap_or_default());
     }
+    if let Some(failure) = model.last_failure.as_ref().filter(|_| model.attempt > 1) {
+        say("attempt", format!("{} of {}", model.attempt, model.max_attempts));
+        say("", format!("the one before failed: {}", failure.text));
+        say("", failure.hint.clone());
+    }
     say("owner", model.owner.clone());
     say("recipe", model.recipe.clone());
     say("task", model.task.clone());
@@ -106,11 +111,15 @@ fn detail(model: &ListedModel) -> Vec<String> {
         );
     }
     if model.expires_ms > 0 && !words::is_over(model) {
-        let left = model.expires_ms - words::now_ms();
-        say(
-            "ends",
-            format!("in {}, with its job's time limit", words::span(left)),
-        );
+        let now = words::now_ms();
+        let left = words::span(model.expires_ms - now);
+        say("ends", format!("in {left}, with its job's time limit"));
+        let retires = match model.retires_ms - now {
+            _ if !model.published || model.retires_ms == 0 => String::new(),
+            ms if ms > 0 => format!("others are sent here for another {}", words::span(ms)),
+            _ => "nothing new is sent here from elsewhere; its own job goes on using it".into(),
+        };
+        say("", retires);
     }
     say("log", words::log_path(model).unwrap_or_default());
     if let Some(ending) = model.ending.as_ref().filter(|ending| !ending.log_tail.is_empty()) {

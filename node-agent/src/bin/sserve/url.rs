@@ -63,9 +63,13 @@ pub async fn run(args: Args, agents: &Agents, json: bool) -> Result<(), Failure>
             model.node, model.owner
         )));
     }
-    if model.state != "ready" {
+    if !matches!(model.state.as_str(), "ready" | "retiring") {
+        let when = match model.state.as_str() {
+            "requested" | "launching" | "loading" => "yet",
+            _ => "now",
+        };
         out::note(format!(
-            "{}: it does not answer yet; `sserve wait {job}`",
+            "{}: it does not answer {when}; `sserve wait {job}`",
             words::progress(&model)
         ));
     }

@@ -77,7 +77,8 @@ async fn until_ready(job: &JobRef, agents: &Agents, quiet: bool) -> Result<(List
     follow(&found, patience, |model, _| {
         let model = ListedModel::from(model.clone());
         match model.state.as_str() {
-            "ready" => ControlFlow::Break((model, true)),
+            // Its job may use one that is about to retire.
+            "ready" | "retiring" => ControlFlow::Break((model, true)),
             "draining" | "ended" | "failed" => ControlFlow::Break((model, false)),
             _ => {
                 if !quiet && told.is_news(&model.state, &model.progress, Instant::now()) {

@@ -214,3 +214,26 @@ fn a_ready_model_without_its_key_says_what_is_missing() {
         matches!(refusal(&registry, "tiny", clock.secs(0)), Refusal::Unusable(why) if why.contains("role `proxy`"))
     );
 }
+
+#[test]
+fn only_what_is_ready_is_chosen_and_every_other_state_is_told_for_what_it_is() {
+    let clock = Clock::start();
+    let of = |state: ModelState| {
+        let mut only = announced("tiny", "a", state);
+        only.bearer = ready("tiny", "a").bearer;
+        let registry = registry(vec![only], clock.secs(0));
+        refusal(&registry, "tiny", clock.secs(7))
+    };
+    assert_eq!(of(ModelState::Unresponsive), Refusal::NotAnswering { seconds: 7 });
+    assert_eq!(of(ModelState::Retiring), Refusal::Ending);
+    let doing = "being started again";
+    assert_eq!(of(ModelState::Restarting), Refusal::Loading { doing, seconds: 7 });
+    // A state of a newer agent's.
+    let mut newer = ready("tiny", "a");
+    newer.model.state = 1000;
+    let registry = registry(vec![newer], clock.secs(0));
+    assert!(matches!(
+        refusal(&registry, "tiny", clock.secs(7)),
+        Refusal::NoSuchModel { .. }
+    ));
+}

@@ -4,15 +4,19 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use slurm_serve_proto::v1::{self, Cause, RunnerPhase};
+use slurm_serve_recipe::Recipe;
 use tokio::time::Instant;
 
-use super::Task;
+use super::{Message, Task};
 use crate::serve::process::Known;
-use crate::serve::state::{Action, Event};
+use crate::serve::state::{Action, Event, RunEvent};
 use crate::serve::{srun, sweep, users};
+use crate::slurm::SlurmJob;
 
 /// How long a step that Slurm was not ready for waits before it is tried again, times the number of tries.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// How long a runner that was given up, and whose step was killed, may take to die.
+const LOST_RUNNER: Duration = Duration::from_secs(30);
 
 impl Task {
     pub(super) async fn act(&mut self, action: Action) {
@@ -20,7 +24,7 @@ impl Task {
         let config = &world.config;
         match action {
             Action::StartStep => self.start_step().await,
-            Action::RetryStep => self.retry_at = Some(Instant::now() + RETRY_PAUSE * self.life.attempts),
+            Action::RetryStep => self.retry_at = Some(Instant::now() + RETRY_PAUSE * self.life.steps),
             Action::ArmLaunchDeadline => self.launch_deadline = Some(Instant::now() + config.launch_timeout),
             Action::ArmRunnerDeadline => self.runner_deadline = Some(Instant::now() + config.runner_timeout),
             Action::SendOrder => match self.secrets.order() {
@@ -44,14 +48,16 @@ impl Task {
                 self.leaving = Some((revision, Instant::now() + config.settle_timeout));
             }
             Action::KillStep => self.kill_step().await,
+            Action::NewAttempt => self.new_attempt(),
+            Action::RestartLater => self.restart_later(),
             Action::Close { failed } => self.close(failed),
         }
     }
 
     pub(super) async fn start_step(&mut self) {
-        let (uid, generation) = (self.launch.uid, self.launch.generation.clone());
+        let (uid, generation) = (self.launch.uid, self.run_generation());
         let user = users::by_uid(uid).await;
-        let log = self.world.store.client_log(&generation);
+        let log = self.world.store.client_log(&self.launch.generation);
         let started = match user {
             Err(why) => Err(why),
             Ok(user) => srun::start(&srun::StepStart {
@@ -75,7 +81,10 @@ impl Task {
                 self.keep();
             }
             // Boxed: `event` leads here again, and a future cannot hold itself.
-            Err(text) => Box::pin(self.event(Event::StepRefused { text, passing: false })).await,
+            Err(text) => {
+                let refused = RunEvent::StepRefused { text, passing: false };
+                Box::pin(self.run_event(refused)).await
+            }
         }
     }
 
@@ -84,17 +93,79 @@ impl Task {
         if self.life.attached {
             // What the runner said last may still be on its way; its stream ends when it does.
             if !self.runner_is_alive() && self.outbound.is_none() {
-                self.event(Event::StepExited).await;
+                self.run_event(RunEvent::StepExited).await;
             }
             return;
         }
         if self.launch.runner.is_some() {
-            self.event(Event::StepExited).await;
+            self.run_event(RunEvent::StepExited).await;
             return;
         }
         let text = srun::last_words(&self.world.store.client_log(&self.launch.generation));
         let passing = srun::is_passing(&text);
-        self.event(Event::StepRefused { text, passing }).await;
+        self.run_event(RunEvent::StepRefused { text, passing }).await;
+    }
+
+    /// The engine was lost, and maybe its runner; the rest of what is ours is for the next attempt.
+    fn new_attempt(&mut self) {
+        let failure = self.life.last_failure.clone().unwrap_or_default();
+        tracing::warn!(
+            generation = self.generation(),
+            job = self.launch.job_id,
+            name = self.launch.public_name,
+            cause = failure.cause().as_str_name(),
+            "attempt {} of {}; the one before failed: {}",
+            self.life.attempt,
+            self.life.max_attempts,
+            failure.text
+        );
+    }
+
+    /// Lets go of the run that was lost, and starts another once nothing is left of it and the pause is over.
+    pub(super) fn restart_later(&mut self) {
+        let lost = self.launch.runner.take().map(|(pid, start)| Known { pid, start });
+        self.launch.client = None;
+        self.outbound = None;
+        self.connection += 1;
+        (self.client, self.leaving, self.retry_at) = (None, None, None);
+        (self.launch_deadline, self.runner_deadline) = (None, None);
+        self.facts = v1::RunnerFacts {
+            port: self.launch.port.into(),
+            log_path: std::mem::take(&mut self.facts.log_path),
+            ..v1::RunnerFacts::default()
+        };
+        let renewed = self.secrets.renew(self.life.run, self.launch.port);
+        if let Err(e) = renewed
+            .map_err(|e| e.to_string())
+            .and_then(|()| self.keep_secrets())
+        {
+            tracing::error!(generation = self.generation(), "{e}");
+        }
+        self.keep();
+        let pause = self.pause_before(self.life.attempt);
+        let sweep = self.sweeper();
+        let (world, job_id, me) = (self.world.clone(), self.launch.job_id, self.me.clone());
+        tokio::spawn(async move {
+            let until = Instant::now() + pause;
+            let gone = async {
+                while lost.is_some_and(Known::is_alive) {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            };
+            if tokio::time::timeout(LOST_RUNNER, gone).await.is_err() {
+                tracing::warn!("a runner that was given up does not die; another is started all the same");
+            }
+            let _ = tokio::task::spawn_blocking(sweep).await;
+            tokio::time::sleep_until(until).await;
+            let event = match world.slurm.job(job_id).await {
+                // Its end has not been told to us; the agent was away.
+                Ok(job) if !job.as_ref().is_some_and(SlurmJob::is_running) => Event::JobEnded,
+                Ok(_) | Err(_) => Event::Restart,
+            };
+            if let Some(me) = me.upgrade() {
+                let _ = me.send(Message::Event(event)).await;
+            }
+        });
     }
 
     pub(super) async fn kill_step(&mut self) {
@@ -150,14 +221,24 @@ impl Task {
         }
     }
 
+    fn pause_before(&self, attempt: u32) -> Duration {
+        // The order was made from a checked recipe.
+        let order = self.secrets.order().unwrap_or_default();
+        Recipe::parse_one(&order.recipe).map_or(Duration::ZERO, |recipe| recipe.pause_before(attempt))
+    }
+
     /// A runner that was killed could not remove its folder.
     pub(super) fn sweep(&self) {
+        tokio::task::spawn_blocking(self.sweeper());
+    }
+
+    fn sweeper(&self) -> impl FnOnce() + Send + 'static {
         let (scratch, job_id, uid) = (
             self.world.config.scratch_dir.clone(),
             self.launch.job_id,
             self.launch.uid,
         );
-        tokio::task::spawn_blocking(move || sweep::folders(&scratch, job_id, uid));
+        move || sweep::folders(&scratch, job_id, uid)
     }
 }
 

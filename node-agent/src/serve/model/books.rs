@@ -5,28 +5,119 @@ use std::time::Duration;
 
 use slurm_serve_proto::v1::Cause;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use super::{Message, Task};
+use super::{LOOK_EVERY, Message, Task};
+use crate::serve::state::Event;
 use crate::serve::world::World;
 
 /// How often, and at what distance, Slurm is asked why a job ended.
 const CAUSE_QUESTIONS: u32 = 30;
 const CAUSE_PAUSE: Duration = Duration::from_secs(1);
 
+/// Near the end Slurm is asked so many times as often.
+const NEAR: u32 = 6;
+
+/// What was asked of Slurm's books, and what the life was told of the answer.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    asking: bool,
+    /// Looks since the last answer.
+    looks: u32,
+    /// The life knows that the end is near.
+    near: bool,
+}
+
 impl Task {
-    /// The time limit may have been changed, or the job be over without our having been told.
-    pub(super) fn ask_slurm(&self) {
+    /// When it leaves the catalog because its job's end is near, in milliseconds since the epoch; 0 = no limit known.
+    pub(super) fn retires_ms(&self) -> i64 {
+        retires_ms(
+            self.launch.launched_ms,
+            self.launch.end_ms,
+            self.world.config.retire_before,
+        )
+    }
+
+    fn is_end_near(&self) -> bool {
+        let retires = self.retires_ms();
+        retires != 0 && retires <= crate::clock::now_ms()
+    }
+
+    /// A model of a former life of the agent: what was known of its end holds until Slurm says otherwise.
+    pub(super) fn recover(&mut self) {
+        self.facts.port = u32::from(self.launch.port);
+        self.runner_deadline = Some(Instant::now() + self.world.config.recover_timeout);
+        self.books.near = self.is_end_near();
+        self.life.step(Event::EndNear(self.books.near));
+    }
+
+    /// The end comes nearer, and whoever may move it can have done so. Before a model retires Slurm is asked, so that one whose limit was
+    /// raised never does.
+    pub(super) async fn look_at_the_clock(&mut self) {
+        if self.books.asking {
+            return;
+        }
+        self.books.looks += 1;
+        let near = self.is_end_near();
+        let every = self.world.config.end_time_every / if near { NEAR } else { 1 };
+        if near && !self.books.near || LOOK_EVERY * self.books.looks >= every {
+            self.ask_slurm();
+        } else {
+            self.heed_the_end().await;
+        }
+    }
+
+    /// Slurm has answered, or could not.
+    pub(super) async fn slurm_said(&mut self, end_ms: Option<i64>) {
+        self.books.asking = false;
+        if let Some(end_ms) = end_ms.filter(|end_ms| *end_ms != self.launch.end_ms) {
+            tracing::info!(
+                generation = self.generation(),
+                job = self.launch.job_id,
+                end_ms,
+                "the job's end time is another now"
+            );
+            self.launch.end_ms = end_ms;
+            self.keep();
+            self.publish();
+        }
+        self.heed_the_end().await;
+    }
+
+    async fn heed_the_end(&mut self) {
+        let near = self.is_end_near();
+        if near != self.books.near {
+            self.books.near = near;
+            self.event(Event::EndNear(near)).await;
+        }
+    }
+
+    fn ask_slurm(&mut self) {
+        (self.books.asking, self.books.looks) = (true, 0);
         let (world, job_id, me) = (self.world.clone(), self.launch.job_id, self.me.clone());
         tokio::spawn(async move {
-            match (world.slurm.job(job_id).await, me.upgrade()) {
-                (Ok(Some(job)), Some(me)) => {
-                    let _ = me.send(Message::EndsAt(job.end_ms)).await;
+            let end_ms = match world.slurm.job(job_id).await {
+                Ok(job) => job.map(|job| job.end_ms),
+                Err(e) => {
+                    tracing::debug!("the end time of job {job_id} was not read again: {e}");
+                    None
                 }
-                (Ok(_), _) => {}
-                (Err(e), _) => tracing::debug!("the end time of job {job_id} was not read again: {e}"),
+            };
+            if let Some(me) = me.upgrade() {
+                let _ = me.send(Message::EndsAt(end_ms)).await;
             }
         });
     }
+}
+
+/// The moment when a model retires: `lead` before its job's end, and never more than the last tenth of what it has.
+fn retires_ms(launched_ms: i64, end_ms: i64, lead: Duration) -> i64 {
+    if end_ms == 0 {
+        return 0;
+    }
+    let lead = i64::try_from(lead.as_millis()).unwrap_or(i64::MAX);
+    let tenth = end_ms.saturating_sub(launched_ms).max(0) / 10;
+    end_ms - lead.min(tenth)
 }
 
 /// Why the job ended. The hooks see only that it does; Slurm's books say it once the job is past COMPLETING.
@@ -59,5 +150,27 @@ fn cause_of(state: &str) -> Option<Cause> {
         "PREEMPTED" => Some(Cause::Preempted),
         "PENDING" | "REQUEUED" | "CONFIGURING" => Some(Cause::Requeued),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_retires_a_minute_before_the_end_and_a_short_one_keeps_nine_tenths() {
+        let (minute, hour) = (60_000, 3_600_000);
+        let lead = Duration::from_secs(60);
+        assert_eq!(retires_ms(0, 8 * hour, lead), 8 * hour - minute);
+        assert_eq!(retires_ms(0, 10 * minute, lead), 9 * minute);
+        assert_eq!(retires_ms(0, 2 * minute, lead), 2 * minute - 12_000);
+        assert_eq!(retires_ms(hour, hour + 5, lead), hour + 5);
+        assert_eq!(
+            retires_ms(hour, minute, lead),
+            minute,
+            "an end before the launch is one that has come"
+        );
+        assert_eq!(retires_ms(0, 0, lead), 0, "no limit");
+        assert_eq!(retires_ms(0, hour, Duration::ZERO), hour);
     }
 }

@@ -11,20 +11,19 @@ mod told;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slurm_serve_proto::v1::{self, Cause};
+use slurm_serve_proto::v1::{self, Cause, ModelState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::log::LogTail;
 use super::process::Known;
-use super::state::{Event, Life, asked_ending};
+use super::state::{Event, Life, RunEvent, asked_ending};
 use super::store::{Launch, Secrets};
 use super::world::World;
+use books::Books;
 
 /// How often a client or runner that is no child of ours is looked at, and the end time in Slurm's books.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Looks between two questions to Slurm about the job.
-const LOOKS_PER_QUESTION: u32 = 30;
 
 /// What a model's task is told.
 #[derive(Debug)]
@@ -37,8 +36,8 @@ pub enum Message {
     Facts(u64, Box<v1::RunnerFacts>),
     /// The connection of that number broke.
     Detached(u64),
-    /// Slurm's books say that the job ends then (milliseconds since the epoch).
-    EndsAt(i64),
+    /// Slurm's books say that the job ends then (milliseconds since the epoch); `None`: they could not be read.
+    EndsAt(Option<i64>),
     /// Slurm's books say that the job ended by this.
     JobEndedBy(Cause),
 }
@@ -110,11 +109,16 @@ pub struct Task {
     outbound: Option<mpsc::Sender<v1::AgentMessage>>,
     connection: u64,
     facts: v1::RunnerFacts,
+    /// Looks since the runner was heard last.
+    unheard: u32,
+    /// The generation in the catalog.
+    announced: String,
     state_since_ms: i64,
     launch_deadline: Option<Instant>,
     runner_deadline: Option<Instant>,
     retry_at: Option<Instant>,
     client: Option<tokio::process::Child>,
+    books: Books,
     /// The revision with which it left the catalog, while that is waited for.
     leaving: Option<(u64, Instant)>,
 }
@@ -135,9 +139,9 @@ enum Wake {
 pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: bool) -> Handle {
     let (messages, inbox) = mpsc::channel(256);
     let life = if recovered {
-        Life::recovered(launch.was_ready)
+        Life::recovered(launch.life)
     } else {
-        Life::new()
+        Life::new(launch.life.max_attempts)
     };
     let log = Arc::new(LogTail::default());
     let view = View {
@@ -167,16 +171,18 @@ pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: boo
         outbound: None,
         connection: 0,
         facts: v1::RunnerFacts::default(),
+        unheard: 0,
+        announced: String::new(),
         state_since_ms: crate::clock::now_ms(),
         launch_deadline: None,
         runner_deadline: None,
         retry_at: None,
         client: None,
+        books: Books::default(),
         leaving: None,
     };
     if recovered {
-        task.facts.port = u32::from(task.launch.port);
-        task.runner_deadline = Some(Instant::now() + task.world.config.recover_timeout);
+        task.recover();
     }
     task.publish();
     tokio::spawn(task.run(inbox, recovered));
@@ -187,21 +193,22 @@ impl Task {
     async fn run(mut self, mut inbox: mpsc::Receiver<Message>, recovered: bool) {
         if !recovered {
             self.event(Event::Start).await;
+        } else if self.life.is_without_run() {
+            self.restart_later();
         }
         let mut looks = tokio::time::interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut count = 0_u32;
         while !self.life.is_final() {
             match self.wake(&mut inbox, &mut looks).await {
                 Wake::Message(message) => self.message(message).await,
                 Wake::ClientExited => self.client_exited().await,
                 Wake::LaunchDeadline => {
                     self.launch_deadline = None;
-                    self.event(Event::LaunchDeadline).await;
+                    self.run_event(RunEvent::LaunchDeadline).await;
                 }
                 Wake::RunnerDeadline => {
                     self.runner_deadline = None;
-                    self.event(Event::RunnerDeadline).await;
+                    self.runner_is_late().await;
                 }
                 Wake::Retry => {
                     self.retry_at = None;
@@ -214,10 +221,7 @@ impl Task {
                 }
                 Wake::Look => {
                     self.look().await;
-                    count = (count + 1) % LOOKS_PER_QUESTION;
-                    if count == 0 {
-                        self.ask_slurm();
-                    }
+                    self.look_at_the_clock().await;
                 }
                 Wake::Gone => return,
             }
@@ -271,32 +275,40 @@ impl Task {
             Message::Facts(..) => {}
             Message::Detached(connection) if connection == self.connection && self.outbound.is_some() => {
                 self.outbound = None;
-                if self.runner_is_alive() {
-                    self.event(Event::Detached).await
-                } else {
-                    self.event(Event::RunnerDied).await
-                }
+                let what = match self.runner_is_alive() {
+                    true => RunEvent::Detached,
+                    false => RunEvent::RunnerDied,
+                };
+                self.run_event(what).await;
             }
             Message::Detached(_) => {}
             // Only asked for once it is over.
             Message::JobEndedBy(_) => {}
-            Message::EndsAt(end_ms) => {
-                if end_ms != self.launch.end_ms {
-                    self.launch.end_ms = end_ms;
-                    self.keep();
-                    self.publish();
-                }
-            }
+            Message::EndsAt(end_ms) => self.slurm_said(end_ms).await,
         }
+    }
+
+    /// Something about the present run. (What is of a former one never gets here: its connection, its client and its deadlines went with
+    /// it. The life itself would not take it either.)
+    async fn run_event(&mut self, event: RunEvent) {
+        self.event(Event::Of(self.life.run, event)).await;
     }
 
     async fn event(&mut self, event: Event) {
         let before = self.life.state;
         let actions = self.life.step(event);
+        if self.life.kept() != self.launch.life && !self.life.is_final() {
+            self.launch.life = self.life.kept();
+            self.keep();
+        }
         if self.life.state != before {
-            self.state_since_ms = crate::clock::now_ms();
+            self.state_since_ms = match self.life.state {
+                // Noticed now; it began when the engine answered last.
+                ModelState::Unresponsive if self.facts.silent_since_ms != 0 => self.facts.silent_since_ms,
+                _ => crate::clock::now_ms(),
+            };
             tracing::info!(
-                generation = self.launch.generation,
+                generation = self.generation(),
                 job = self.launch.job_id,
                 name = self.launch.public_name,
                 state = self.life.state.as_str_name(),
@@ -351,7 +363,7 @@ impl Task {
                 Ok(None) | Err(_) => break,
             }
         }
-        self.world.hub.remove(&self.launch.generation);
+        self.world.hub.remove(&self.announced);
     }
 }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use slurm_serve_proto::v1::{self, RunnerPhase};
+use tokio::time::Instant;
 
-use super::{Attach, AttachRefused, Task};
+use super::{Attach, AttachRefused, LOOK_EVERY, Task};
 use crate::serve::process::{self, Known};
-use crate::serve::state::Event;
+use crate::serve::state::{Facts, RunEvent};
 
 impl Task {
     pub(super) async fn attach(&mut self, attach: Attach) {
@@ -15,7 +16,10 @@ impl Task {
             (Some(nonce), false) => same(nonce, &hello.nonce),
             _ => !hello.secret.is_empty() && same(&self.secrets.secret, &hello.secret),
         };
-        let refused = if !proven {
+        let refused = if hello.generation != self.run_generation() || self.life.is_without_run() {
+            // Of a run that was given up: it is to end.
+            Some(AttachRefused::Over)
+        } else if !proven {
             Some(AttachRefused::Unproven)
         } else if self
             .outbound
@@ -41,14 +45,11 @@ impl Task {
         self.secrets.nonce = None;
         self.launch.runner = attach.process.map(|process| (process.pid, process.start));
         self.keep();
-        if let Err(e) = self
-            .world
-            .store
-            .save_secrets(&self.launch.generation, &self.secrets)
-        {
+        if let Err(e) = self.keep_secrets() {
             tracing::error!("{e}");
         }
         self.outbound = Some(attach.outbound);
+        self.unheard = 0;
         (self.launch_deadline, self.runner_deadline) = (None, None);
         let _ = attach.reply.send(Ok(self.connection));
         let welcome = v1::Welcome {
@@ -60,11 +61,12 @@ impl Task {
         if let Some(facts) = attach.hello.facts {
             self.take_facts(facts).await;
         }
-        self.event(Event::Attached).await;
+        self.run_event(RunEvent::Attached).await;
         self.publish();
     }
 
     pub(super) async fn take_facts(&mut self, mut facts: v1::RunnerFacts) {
+        self.unheard = 0;
         let phase = facts.phase();
         let mut port = u16::try_from(facts.port).unwrap_or(0);
         if facts.ending.is_some() && port != self.launch.port {
@@ -93,15 +95,12 @@ impl Task {
                 return;
             }
         }
-        let ending = facts.ending.clone();
-        let before = self.life.state;
+        let said = Facts::of(&facts);
+        let (before, same) = (self.life.state, self.facts == facts);
         self.facts = facts;
-        if phase == RunnerPhase::Ready && !self.launch.was_ready {
-            self.launch.was_ready = true;
-            self.keep();
-        }
-        self.event(Event::Facts(phase, ending)).await;
-        if before == self.life.state {
+        self.run_event(RunEvent::Facts(Box::new(said))).await;
+        // Most say only that the runner lives.
+        if before == self.life.state && !same {
             self.publish();
         }
     }
@@ -117,16 +116,35 @@ impl Task {
     }
 
     pub(super) fn runner_is_alive(&self) -> bool {
-        self.launch
-            .runner
-            .is_some_and(|(pid, start)| Known { pid, start }.is_alive())
+        self.known_runner().is_some_and(Known::is_alive)
+    }
+
+    fn known_runner(&self) -> Option<Known> {
+        self.launch.runner.map(|(pid, start)| Known { pid, start })
     }
 
     /// A model of a former life has a client and a runner that are no children of ours.
     pub(super) async fn look(&mut self) {
         if self.outbound.is_none() && self.launch.runner.is_some() && !self.runner_is_alive() {
-            self.event(Event::RunnerDied).await;
+            self.run_event(RunEvent::RunnerDied).await;
+        } else if self.outbound.is_some() {
+            // Counted in looks, not in seconds: while we ourselves get no time, nobody's silence means anything.
+            self.unheard = self.unheard.saturating_add(1);
+            if LOOK_EVERY * self.unheard >= self.world.config.runner_silence {
+                self.run_event(RunEvent::Quiet).await;
+            }
         }
+    }
+
+    /// It has not come back in time. One that is suspended could not: it is waited for.
+    pub(super) async fn runner_is_late(&mut self) {
+        let suspended = self.known_runner().is_some_and(Known::is_suspended);
+        if !suspended {
+            return self.run_event(RunEvent::RunnerDeadline).await;
+        }
+        self.view.send_modify(|view| view.recovering = false);
+        self.runner_deadline = Some(Instant::now() + self.world.config.runner_timeout);
+        self.run_event(RunEvent::Quiet).await;
     }
 }
 

@@ -3,12 +3,31 @@
 use slurm_serve_proto::v1::{self, ModelState};
 
 use super::Task;
+use crate::generation;
 
 impl Task {
     pub(super) fn keep(&self) {
         if let Err(e) = self.world.store.save(&self.launch) {
             tracing::error!("{e}: after a restart of the agent this model will be ended");
         }
+    }
+
+    pub(super) fn keep_secrets(&self) -> Result<(), String> {
+        let kept = self
+            .world
+            .store
+            .save_secrets(&self.launch.generation, &self.secrets);
+        kept.map_err(|e| e.to_string())
+    }
+
+    /// Of the present attempt.
+    pub(super) fn generation(&self) -> String {
+        generation::of_attempt(&self.launch.generation, self.life.attempt)
+    }
+
+    /// Of the attempt that the present run began with: what its runner calls itself.
+    pub(super) fn run_generation(&self) -> String {
+        generation::of_attempt(&self.launch.generation, self.life.run)
     }
 
     /// Tells the world how things stand. Returns the revision in the catalog.
@@ -19,7 +38,12 @@ impl Task {
             view.log_note = self.facts.log_note.clone();
             view.model = model.clone();
         });
-        self.world.hub.set(model)
+        let before = std::mem::replace(&mut self.announced, model.generation.clone());
+        let revision = self.world.hub.set(model);
+        if before != self.announced && !before.is_empty() {
+            self.world.hub.remove(&before);
+        }
+        revision
     }
 
     pub(super) fn model(&self) -> v1::Model {
@@ -30,7 +54,9 @@ impl Task {
         {
             ending.log_path = facts.log_path.clone();
         }
-        let has_port = launch.port != 0 && self.life.state >= ModelState::Loading;
+        // Also while it restarts: the address stays, and the job's script has it.
+        let has_port =
+            launch.port != 0 && !matches!(self.life.state, ModelState::Requested | ModelState::Launching);
         v1::Model {
             name: launch.public_name.clone(),
             aliases: launch.aliases.clone(),
@@ -40,7 +66,7 @@ impl Task {
             cluster: launch.cluster.clone(),
             node: self.world.node.clone(),
             job_id: launch.job_id,
-            generation: launch.generation.clone(),
+            generation: self.generation(),
             state: self.life.state.into(),
             state_since_ms: self.state_since_ms,
             expires_ms: launch.end_ms,
@@ -53,7 +79,7 @@ impl Task {
             published: launch.published,
             in_flight: facts.in_flight,
             requests: facts.requests,
-            progress: facts.progress.clone(),
+            progress: self.progress(),
             engine_version: facts.engine_version.clone(),
             ending,
             key: if self.life.is_final() {
@@ -62,6 +88,30 @@ impl Task {
                 self.secrets.key.clone()
             },
             log_path: facts.log_path.clone(),
+            attempt: self.life.attempt,
+            max_attempts: self.life.max_attempts,
+            last_failure: self.life.last_failure.clone(),
+            retires_ms: self.retires_ms(),
+        }
+    }
+
+    /// What its owner should know of a state that says little by itself.
+    fn progress(&self) -> String {
+        match self.life.state {
+            ModelState::Unresponsive if self.facts.silent_since_ms != 0 => {
+                "its engine is alive and answers nothing".into()
+            }
+            ModelState::Unresponsive => "nothing is heard of its runner; is the job suspended?".into(),
+            ModelState::Restarting => {
+                let (attempt, of) = (self.life.attempt, self.life.max_attempts);
+                let why = self
+                    .life
+                    .last_failure
+                    .as_ref()
+                    .map_or("", |failure| &failure.text);
+                format!("attempt {attempt} of {of}; the one before failed: {why}")
+            }
+            _ => self.facts.progress.clone(),
         }
     }
 }

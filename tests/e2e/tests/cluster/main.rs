@@ -4,11 +4,13 @@
 //! what needs the real vLLM, which is put into the 24.11 lab alone. The filter `core` picks the few of [`CORE`].
 
 mod agent;
+mod clock;
 mod ends;
 mod faults;
 mod interactive;
 mod life;
 mod refused;
+mod silence;
 mod strangers;
 mod ways;
 mod wear;
@@ -62,6 +64,8 @@ fn main() -> Result<()> {
         interactive::TESTS,
         strangers::TESTS,
         ends::TESTS,
+        clock::TESTS,
+        silence::TESTS,
         agent::TESTS,
         ways::TESTS,
         wear::TESTS,

@@ -14,6 +14,9 @@
 //!
 //! LEAVING is told in every case, with the reason; only a model that was READY waits there.
 
+mod ears;
+mod end;
+
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
@@ -21,33 +24,25 @@ use std::time::Duration;
 
 use slurm_serve_proto::v1::{Cause, LaunchOrder, RunnerPhase};
 use slurm_serve_recipe::{CauseKind, explain};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::announcement::Announcement;
-use super::ending::Parts;
 use super::engine::Watch;
 use super::guard::Door;
 use super::launch::{Ground, Made};
-use super::leftovers::Leftovers;
-use super::link::{Event, Link};
+use super::link::Link;
 use super::outcome::{Failure, Outcome};
 use super::{log, processes};
+use ears::Ears;
 
-/// An agent that has been away for so long is not waited for when leaving.
-const AGENT_AWAY: Duration = Duration::from_millis(500);
 /// A SIGTERM of Slurm's may reach the engine a moment before it reaches us (proctrack/linuxproc signals the whole tree).
 const SAME_SIGNAL: Duration = Duration::from_millis(100);
 /// For the rest of a dead engine's output.
 const LAST_OUTPUT: Duration = Duration::from_millis(300);
-/// An engine that is not ready has nothing to drain.
-const LOADING_TERM: Duration = Duration::from_millis(1500);
 /// How often the engine's hold on shared memory is looked at, while it loads and once it has loaded.
 const SAMPLE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// Of the log, told with a failure.
-const TOLD_LINES: usize = 20;
-const TOLD_BYTES: usize = 4096;
 
 /// Runs the step.
 pub async fn run(announcement: Announcement) -> ExitCode {
@@ -84,67 +79,6 @@ pub async fn run(announcement: Announcement) -> ExitCode {
 fn complain(line: &str) -> ExitCode {
     eprintln!("slurm-serve step: {line}");
     ExitCode::FAILURE
-}
-
-/// Whoever may ask for the end: Slurm by signal, the agent by word.
-struct Ears {
-    term: Signal,
-    int: Signal,
-    events: mpsc::Receiver<Event>,
-    signalled: bool,
-}
-
-impl Ears {
-    async fn first_order(&mut self) -> Result<LaunchOrder, ExitCode> {
-        loop {
-            tokio::select! {
-                () = signalled(&mut self.term, &mut self.int) => return Err(ExitCode::SUCCESS),
-                event = self.events.recv() => match event {
-                    Some(Event::Order(order)) => return Ok(*order),
-                    Some(Event::Stop(_)) => return Err(ExitCode::SUCCESS),
-                    Some(Event::Over(why)) => return Err(complain(&why)),
-                    Some(Event::Released) => {}
-                    None => return Err(complain("the line to the agent ended")),
-                },
-            }
-        }
-    }
-
-    /// Returns when somebody asks for the end. May be dropped and called again.
-    async fn asked(&mut self) -> Outcome {
-        loop {
-            tokio::select! {
-                biased;
-                () = signalled(&mut self.term, &mut self.int) => {
-                    self.signalled = true;
-                    return Outcome::signalled();
-                }
-                event = self.events.recv() => match event {
-                    Some(Event::Stop(stop)) => return Outcome::ordered(stop.cause()),
-                    Some(Event::Over(why)) => return Outcome::Asked(Cause::JobEnded, why),
-                    // Of an end that did not come to be, or said twice.
-                    Some(Event::Released | Event::Order(_)) => {}
-                    None => return Outcome::Asked(Cause::JobEnded, "the line to the agent ended".into()),
-                },
-            }
-        }
-    }
-
-    async fn released(&mut self) {
-        loop {
-            match self.events.recv().await {
-                Some(Event::Released | Event::Over(_)) | None => return,
-                Some(_) => {}
-            }
-        }
-    }
-}
-
-async fn signalled(term: &mut Signal, int: &mut Signal) {
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
 }
 
 struct Runner {
@@ -322,147 +256,6 @@ impl Runner {
                 }
             }
         })
-    }
-
-    /// The whole end, each part bounded.
-    async fn end(mut self, outcome: Outcome, ears: &mut Ears) -> ExitCode {
-        let start = Instant::now();
-        let failed = outcome.is_failure();
-        let parts = self
-            .made
-            .parts
-            .unwrap_or_else(|| Parts::fit(Duration::ZERO, Duration::ZERO));
-        self.tell(&outcome);
-        if failed {
-            if let Some(guard) = &self.made.guard {
-                guard.ended(outcome.text());
-            }
-            // Its memory, on the GPU above all, is free before anything else is waited for.
-            self.kill(parts.kill).await;
-        }
-        if self.was_ready {
-            self.leave(ears, start + parts.leaving).await;
-        }
-        self.phase(RunnerPhase::Draining);
-        if !failed {
-            self.drain(start + parts.leaving + parts.drain).await;
-            self.terminate(if self.was_ready {
-                parts.term
-            } else {
-                LOADING_TERM.min(parts.term)
-            })
-            .await;
-            self.kill(parts.kill).await;
-        }
-        self.clean(&outcome).await;
-        self.phase(RunnerPhase::Done);
-        self.link.finish(parts.kill.min(Duration::from_secs(1))).await;
-        match &outcome {
-            Outcome::Failed(failure, _) => complain(&failure.text),
-            Outcome::Asked(..) => ExitCode::SUCCESS,
-        }
-    }
-
-    /// LEAVING, with the reason.
-    fn tell(&self, outcome: &Outcome) {
-        let tail = self.made.log.as_ref().map(|log| log.last(TOLD_LINES, TOLD_BYTES));
-        let ending = outcome.ending(self.made.log_path.clone(), tail.unwrap_or_default());
-        self.link.facts.send_modify(|facts| {
-            facts.phase = RunnerPhase::Leaving as i32;
-            facts.ending = Some(ending);
-        });
-    }
-
-    /// Serves on until every catalog has let go, the time is up, or there is no agent to say so.
-    async fn leave(&mut self, ears: &mut Ears, until: Instant) {
-        let mut connected = self.link.connected.clone();
-        let away = async {
-            loop {
-                if connected.wait_for(|connected| !connected).await.is_err() {
-                    return;
-                }
-                let back = connected.wait_for(|connected| *connected);
-                if timeout(AGENT_AWAY, back).await.is_err() {
-                    return;
-                }
-            }
-        };
-        let released = async {
-            tokio::select! {
-                () = ears.released() => {}
-                () = away => {}
-            }
-        };
-        let _ = tokio::time::timeout_at(until, released).await;
-    }
-
-    /// Refuses what is new, finishes what is in flight.
-    async fn drain(&mut self, until: Instant) {
-        let Some(guard) = &self.made.guard else { return };
-        guard.set(Door::Draining);
-        let counts = guard.counts();
-        let _ = tokio::time::timeout_at(until, counts.idle()).await;
-    }
-
-    async fn terminate(&mut self, within: Duration) {
-        self.look_at_leftovers().await;
-        if let Some(engine) = &mut self.made.engine {
-            engine.terminate(within).await;
-        }
-        if let Some(guard) = &self.made.guard {
-            guard.ended("its time was over");
-        }
-    }
-
-    async fn kill(&mut self, within: Duration) {
-        self.look_at_leftovers().await;
-        let Some(engine) = &mut self.made.engine else {
-            return;
-        };
-        let left = engine.kill(within).await;
-        if !left.is_empty() {
-            // In the kernel's hands (a hung file system or driver); Slurm's own kill and its UnkillableStepProgram come next.
-            eprintln!("slurm-serve step: processes {left:?} of the engine do not die");
-        }
-    }
-
-    async fn look_at_leftovers(&self) {
-        let (Some(leftovers), Some(engine)) = (self.made.leftovers.clone(), &self.made.engine) else {
-            return;
-        };
-        let pid = engine.pid();
-        let look = move || {
-            let mut leftovers: std::sync::MutexGuard<'_, Leftovers> =
-                leftovers.lock().unwrap_or_else(PoisonError::into_inner);
-            leftovers.sample(pid, true);
-        };
-        let _ = timeout(LAST_OUTPUT, tokio::task::spawn_blocking(look)).await;
-    }
-
-    /// Removes what is left, says the last line, frees the port.
-    async fn clean(&mut self, outcome: &Outcome) {
-        let mut failed = match &self.made.leftovers {
-            Some(leftovers) => leftovers.lock().unwrap_or_else(PoisonError::into_inner).remove(),
-            None => Vec::new(),
-        };
-        if let Some(end) = &self.made.log_end {
-            let _ = timeout(LAST_OUTPUT, end.cancelled()).await;
-        }
-        if let Some(log) = &self.made.log {
-            log.say(&format!("{} has ended: {}", self.made.model, outcome.text()))
-                .await;
-        }
-        if let Some(private) = self.made.private.take()
-            && let Err(e) = private.remove()
-        {
-            failed.push(format!("{}: {e}", private.path().display()));
-        }
-        for line in failed {
-            eprintln!("slurm-serve step: left behind: {line}");
-        }
-        if let Some(guard) = self.made.guard.take() {
-            guard.close(LAST_OUTPUT).await;
-        }
     }
 }
 
