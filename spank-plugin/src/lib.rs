@@ -25,6 +25,7 @@ mod plugin;
 pub mod progress;
 pub mod rpc;
 pub mod settings;
+pub mod socket;
 pub mod submit;
 pub mod task;
 pub mod task_exit;

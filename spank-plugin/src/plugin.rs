@@ -11,7 +11,7 @@ use crate::rpc::{Agent, CallError};
 use crate::settings::Settings;
 use crate::submit::{Command, Verdict};
 use crate::task::{Asker, Job};
-use crate::{guard, job_script, options, submit, task, task_exit};
+use crate::{guard, job_script, options, socket, submit, task, task_exit};
 
 /// 22.05.8: what `plugin_version` holds until `sserve plugin stamp` writes the number of the release at hand. A literal: the
 /// bundled bindings' own number says nothing about where this will be loaded.
@@ -68,6 +68,10 @@ unsafe impl Plugin for ServePlugin {
             let command = match spank.context() {
                 Ok(Context::Allocator) => Command::Submits,
                 Ok(Context::Local) => Command::Srun,
+                Ok(Context::Remote) if !given_to_task(spank).model.is_empty() => {
+                    socket::hold(&settings(spank).socket);
+                    return;
+                }
                 _ => return,
             };
             let var = |name: &str| std::env::var(name).ok();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use crate::guard;
+use crate::{guard, socket};
 
 /// Why a call got no answer to go on with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Agent {
     where
         F: Future<Output = Result<tonic::Response<T>, Status>>,
     {
-        let channel = Endpoint::try_from(format!("unix:{}", self.socket.display()))
+        let channel = Endpoint::try_from(format!("unix:{}", socket::way(&self.socket).display()))
             .map_err(|error| CallError::NoAnswer(deepest(&error)))?
             .connect()
             .await
