@@ -79,7 +79,9 @@ impl Hooks for Rooms {
         request: Request<JobEndingRequest>,
     ) -> Result<Response<JobEndingResponse>, Status> {
         Caller::of(&request)?.must_be_root()?;
-        self.models.job_ending(request.get_ref().job_id).await;
+        let job_id = request.get_ref().job_id;
+        tracing::debug!(job = job_id, "ending");
+        self.models.job_ending(job_id).await;
         Ok(Response::new(JobEndingResponse {}))
     }
 

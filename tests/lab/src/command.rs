@@ -51,7 +51,7 @@ impl NodeCommand {
         }
     }
 
-    /// Adds a variable to the clean environment (HOME, USER, LOGNAME, SHELL, PATH, LANG).
+    /// Adds a variable to the clean environment (HOME, USER, LOGNAME, SHELL, PATH, LANG, and what the node's /etc/environment has).
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
@@ -161,6 +161,7 @@ impl NodeCommand {
                 .env("SHELL", &account.shell)
                 .env("PATH", path)
                 .env("LANG", "C.UTF-8")
+                .envs(settings_of("/etc/environment"))
                 .envs(self.environment.iter().map(|(name, value)| (name, value)))
                 .current_dir(self.folder.as_deref().unwrap_or(Path::new(&account.home)))
                 .stdin(stdin)
@@ -231,6 +232,19 @@ fn collect(child: &mut Child, input: &[u8], limit: Duration) -> Result<Output> {
         stdout,
         stderr,
     })
+}
+
+/// `NAME=VALUE` lines of a file that the calling thread sees, without quotes; none if there is no such file.
+pub(crate) fn settings_of(path: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let pairs = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once('='));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.trim_matches('"').to_owned()))
+        .collect()
 }
 
 /// Looks a user up in the /etc/passwd that the calling thread sees.

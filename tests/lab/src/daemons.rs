@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
+use crate::command::settings_of;
 use crate::node::Node;
 use crate::wait::wait_for;
 
@@ -40,9 +41,16 @@ pub(crate) fn slurmctld(node: &Node) -> Result<()> {
     .with_context(|| format!("{SLURMCTLD_LOG} ends:\n{}", node.tail(SLURMCTLD_LOG, 15)))
 }
 
-/// Starts slurmd.
+/// Starts slurmd, with SLURMD_OPTIONS of /etc/default/slurmd as Debian's unit does.
 pub(crate) fn slurmd(node: &Node) -> Result<()> {
-    node.command("root", ["/usr/sbin/slurmd"])
+    let settings = node.inside(|| settings_of("/etc/default/slurmd"))?;
+    let options = settings
+        .into_iter()
+        .filter(|(name, _)| name == "SLURMD_OPTIONS")
+        .map(|(_, options)| options);
+    let options = options.collect::<Vec<_>>().join(" ");
+    let argv = std::iter::once("/usr/sbin/slurmd").chain(options.split_ascii_whitespace());
+    node.command("root", argv)
         .run()
         .map(drop)
         .with_context(|| format!("{SLURMD_LOG} ends:\n{}", node.tail(SLURMD_LOG, 15)))
