@@ -1,8 +1,9 @@
 //! What the plugin relies on in slurm-spank's bundled bindings, against the headers of a real release of Slurm.
 //!
 //! One build is loaded by many releases; this is the proof that they mean the same by every number, structure and function.
-//! Headers are taken from `$SLURM_SERVE_SLURM_HEADERS` (the folder that holds `slurm/spank.h`), else from the lab's root file
-//! system of Slurm 24.11 (`lab root` makes it). Needs libclang.
+//! Headers are taken from the lab's root file systems (`lab root` makes them), and from `$SLURM_SERVE_SLURM_HEADERS` (the folder that
+//! holds `slurm/spank.h`) if that is set. A release whose root file system is not there is said to be left out, and with
+//! `$SLURM_SERVE_ALL_RELEASES` fails. Needs libclang.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,9 @@ use std::process::Command;
 
 use quote::ToTokens;
 use spank_serve::task_exit::{BATCH_STEP, INTERACTIVE_STEP};
+
+/// The releases that the lab has.
+const RELEASES: [&str; 3] = ["22.05", "24.11", "26.05"];
 
 /// Every function of Slurm's that the built plugin leaves undefined (`nm -D --undefined-only spank_serve.so`).
 const FUNCTIONS: [&str; 15] = [
@@ -91,33 +95,30 @@ fn signature(function: &syn::Signature) -> String {
     format!("({inputs}{variadic}) {}", function.output.to_token_stream())
 }
 
-/// The folder that holds `slurm/spank.h`.
-fn headers() -> PathBuf {
-    if let Some(folder) = std::env::var_os("SLURM_SERVE_SLURM_HEADERS") {
-        return folder.into();
+/// The folder of the lab's root file systems.
+fn cache() -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("SLURM_SERVE_CACHE") {
+        return Some(folder.into());
     }
-    let cache = std::env::var_os("SLURM_SERVE_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| {
-            let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-            let base = base.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")));
-            Some(base?.join("slurm-serve"))
-        });
-    let roots = cache
-        .iter()
-        .filter_map(|cache| std::fs::read_dir(cache).ok())
-        .flatten()
-        .flatten();
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = base.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")));
+    Some(base?.join("slurm-serve"))
+}
+
+/// The folder that holds a release's `slurm/spank.h`.
+fn headers(release: &str) -> Option<PathBuf> {
+    let roots = std::fs::read_dir(cache()?).ok()?.flatten();
     let mut found: Vec<PathBuf> = roots
-        .filter(|root| root.file_name().to_string_lossy().starts_with("root-24.11"))
+        .filter(|root| {
+            root.file_name()
+                .to_string_lossy()
+                .starts_with(&format!("root-{release}-"))
+        })
         .map(|root| root.path().join("usr/include"))
         .filter(|folder| folder.join("slurm/spank.h").is_file())
         .collect();
     found.sort();
-    found.pop().expect(
-        "no Slurm headers: make the lab's root file system (`lab root`), or set SLURM_SERVE_SLURM_HEADERS to the folder that holds \
-         slurm/spank.h",
-    )
+    found.pop()
 }
 
 /// slurm-spank's bindings, as they were built into the plugin.
@@ -151,8 +152,7 @@ fn bundled() -> Bindings {
 
 /// Bindings of the real headers, made with the settings that slurm-spank's own were made with. With the layout of structures, as
 /// bindgen's own assertions.
-fn real() -> (Bindings, String) {
-    let folder = headers();
+fn real(folder: &Path) -> (Bindings, String) {
     let text = bindgen::Builder::default()
         .rust_target("1.72.0".parse().expect("a version of Rust"))
         .header_contents("all.h", "#include <slurm/spank.h>\n#include <slurm/slurm.h>\n")
@@ -167,8 +167,38 @@ fn real() -> (Bindings, String) {
 }
 
 #[test]
-fn the_bundled_bindings_mean_what_the_real_headers_say() {
-    let (bundled, (real, real_text)) = (bundled(), real());
+fn the_bundled_bindings_mean_what_every_release_says() {
+    let mut checked = Vec::new();
+    for release in RELEASES {
+        match headers(release) {
+            Some(folder) => {
+                check(release, &folder);
+                checked.push(release);
+            }
+            None => {
+                let left_out = format!(
+                    "Slurm {release} is left out: its root file system is not there (`lab root --release {release}` makes it)"
+                );
+                assert!(
+                    std::env::var_os("SLURM_SERVE_ALL_RELEASES").is_none(),
+                    "{left_out}"
+                );
+                eprintln!("{left_out}");
+            }
+        }
+    }
+    if let Some(folder) = std::env::var_os("SLURM_SERVE_SLURM_HEADERS") {
+        check("those of $SLURM_SERVE_SLURM_HEADERS", Path::new(&folder));
+        checked.push("others");
+    }
+    assert!(
+        !checked.is_empty(),
+        "no Slurm headers: make the lab's root file system (`lab root`), or set SLURM_SERVE_SLURM_HEADERS to the folder that holds slurm/spank.h"
+    );
+}
+
+fn check(release: &str, folder: &Path) {
+    let (bundled, (real, real_text)) = (bundled(), real(folder));
     let mut differences = Vec::new();
 
     let relied_on = bundled
@@ -226,7 +256,11 @@ fn the_bundled_bindings_mean_what_the_real_headers_say() {
     }
 
     differences.extend(option_layout(&real_text));
-    assert!(differences.is_empty(), "{}", differences.join("\n"));
+    assert!(
+        differences.is_empty(),
+        "Slurm {release}:\n{}",
+        differences.join("\n")
+    );
 }
 
 /// slurm-spank writes `struct spank_option` by hand.
