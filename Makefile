@@ -1,6 +1,6 @@
 # Two commands are all it takes on a fresh Debian 12 with Rust, as root: `make demo`, and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help setup build release demo lab lab-shell lab-down lab-clean test test-core lint deny bench
+.PHONY: help setup build release product install uninstall dist demo lab lab-shell lab-down lab-clean test test-core lint deny bench
 
 NODES ?= 2
 NODE ?= login
@@ -9,6 +9,13 @@ LAB_USER ?= alice
 KEEP ?=
 # The Slurm release that the end-to-end tests run on: 22.05, 24.11 or 26.05.
 SLURM ?= 24.11
+
+CARGO ?= cargo
+# Where the programs to be installed were built.
+BUILT ?= target/release
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+NAME := slurm-serve-$(VERSION)
+export DESTDIR PREFIX SYSCONFDIR SLURM_CONF_DIR UNITDIR SLURM_VERSION PURGE
 
 export SLURM
 export RUST_BACKTRACE ?= 0
@@ -26,6 +33,23 @@ build: ## Build everything, for tests
 release: ## Build the product as it is installed
 	cargo build --release -p spank-serve
 	cargo build --release -p slurm-serve -p serve-stub-engine -p serve-lab -p serve-e2e
+
+product: ## Build what is installed, and nothing else
+	$(CARGO) build --release -p spank-serve
+	$(CARGO) build --release -p slurm-serve
+
+install: ## Put in place what `make product` built (DESTDIR, PREFIX, SLURM_VERSION, …; docs/install.md)
+	@BUILT=$(BUILT) slurm-conf/install.sh install
+
+uninstall: ## Remove it; Slurm goes on without (PURGE=1: settings and state too)
+	@slurm-conf/install.sh uninstall
+
+dist: product ## An archive for nodes without make and compiler: unpack it there, run its slurm-conf/install.sh
+	@rm -rf target/dist && mkdir -p target/dist/$(NAME)/bin
+	@cp $(BUILT)/slurm-serve $(BUILT)/sserve $(BUILT)/libspank_serve.so target/dist/$(NAME)/bin/
+	@cp -r slurm-conf docs README.md CHANGELOG.md LICENSE LICENSE-MIT LICENSE-APACHE target/dist/$(NAME)/
+	@tar -C target/dist --owner=0 --group=0 -czf $(NAME).tar.gz $(NAME)
+	@echo $(NAME).tar.gz
 
 demo: setup release ## Show the whole path of a served model, with a real Slurm and a real vLLM (KEEP=1 leaves it up)
 	@target/release/demo $(if $(KEEP),--keep)

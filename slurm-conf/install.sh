@@ -57,7 +57,7 @@ put_settings() {
     if [ ! -e "$DESTDIR$2" ] || cmp -s "$DESTDIR$2" "$DESTDIR$last"; then
         put 644 "$fresh" "$2"
         rm -f "$DESTDIR$2.new"
-    elif ! cmp -s "$DESTDIR$2" "$fresh"; then
+    elif ! cmp -s "$DESTDIR$2" "$fresh" && ! cmp -s "$DESTDIR$last" "$fresh"; then
         put 644 "$fresh" "$2.new"
         say "$2 was edited and stays; the new one is $2.new"
     fi

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use slurm_serve::config::{self, Config};
-use slurm_serve::{agent, gateway, limits, step};
+use slurm_serve::{agent, gateway, limits, selftest_engine, step};
 
 /// Models served as a property of Slurm jobs.
 #[derive(Debug, Parser)]
@@ -27,12 +27,22 @@ enum Command {
     Step(step::StepArgs),
     /// The OpenAI-compatible proxy over all nodes.
     Gateway(gateway::GatewayArgs),
+    /// An engine without a model, for `sserve selftest`; started by a runner.
+    #[command(hide = true)]
+    SelftestEngine(selftest_engine::EngineArgs),
+    /// What this process sees of its surroundings, as the selftest's engine tells it; one line of JSON.
+    #[command(hide = true)]
+    SelftestFacts,
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::Step(args) = cli.command {
         return step::main(args);
+    }
+    if matches!(cli.command, Command::SelftestFacts) {
+        println!("{}", serde_json::json!(selftest_engine::Facts::here()));
+        return ExitCode::SUCCESS;
     }
     match resident(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -71,7 +81,8 @@ fn resident(cli: Cli) -> anyhow::Result<()> {
         match cli.command {
             Command::Agent(_) => agent::run(config).await,
             Command::Gateway(args) => gateway::run(config, args).await,
-            Command::Step(_) => Ok(()),
+            Command::SelftestEngine(args) => selftest_engine::run(args).await,
+            Command::Step(_) | Command::SelftestFacts => Ok(()),
         }
     })
 }

@@ -87,6 +87,7 @@ pub async fn run(mut config: Config, args: GatewayArgs) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("gateway.listen: {listen} cannot be listened on"))?;
+    crate::service_manager::ready();
     serve(config, listener, async move {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -1,7 +1,7 @@
 //! What this host's Slurm says of itself: its version, and where it looks for plugins.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,13 +62,25 @@ impl From<&SlurmConf> for HostPaths {
             .map_or("/etc/slurm/plugstack.conf".into(), |conf| {
                 PathBuf::from(conf).with_file_name("plugstack.conf")
             });
+        let told = conf.get("PlugStackConfig").map_or(beside, PathBuf::from);
         Self {
-            plugstack: conf.get("PlugStackConfig").map_or(beside, PathBuf::from),
+            plugstack: here(told, Path::new(FROM_SLURMCTLD)),
             plugin_dirs: conf
                 .get("PluginDir")
                 .map_or_else(Vec::new, |dirs| dirs.split(':').map(PathBuf::from).collect()),
             guessed: None,
         }
+    }
+}
+
+/// Where a configless slurmd keeps what slurmctld handed it.
+const FROM_SLURMCTLD: &str = "/run/slurm/conf/plugstack.conf";
+
+/// slurmctld tells of its own host: a configless node has no file there.
+fn here(told: PathBuf, handed_out: &Path) -> PathBuf {
+    match !told.exists() && handed_out.exists() {
+        true => handed_out.into(),
+        false => told,
     }
 }
 
@@ -123,6 +135,20 @@ mod tests {
         assert_eq!(paths.plugin_dirs, [PathBuf::from("/a"), PathBuf::from("/b")]);
         let paths = HostPaths::from(&SlurmConf::new("PlugStackConfig = /site/stack.conf\n"));
         assert_eq!(paths.plugstack, PathBuf::from("/site/stack.conf"));
+    }
+
+    #[test]
+    fn a_configless_node_has_what_slurmctld_handed_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let handed_out = folder.path().join("plugstack.conf");
+        let told = PathBuf::from("/nonexistent/plugstack.conf");
+        assert_eq!(here(told.clone(), &handed_out), told);
+        std::fs::write(&handed_out, "").unwrap();
+        assert_eq!(here(told, &handed_out), handed_out);
+        assert_eq!(
+            here("/etc/passwd".into(), &handed_out),
+            PathBuf::from("/etc/passwd")
+        );
     }
 
     #[test]

@@ -27,6 +27,7 @@ const MAX_MESSAGE: usize = 1 << 20;
 /// Serves the Unix socket until `end`.
 pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = ()>) -> anyhow::Result<()> {
     let listener = bind_unix(socket).await?;
+    crate::service_manager::ready();
     let routes = common(&rooms)
         .await?
         .add_service(HooksServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE))

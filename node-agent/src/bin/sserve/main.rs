@@ -13,6 +13,7 @@ mod logs;
 mod out;
 mod plugin;
 mod recipes;
+mod selftest;
 mod status;
 mod stop;
 mod table;
@@ -56,6 +57,7 @@ enum Verb {
     Recipes(recipes::Args),
     Health(health::Args),
     Doctor(doctor::Args),
+    Selftest(selftest::Args),
     /// For admins: the SPANK plugin as a file
     Plugin(plugin::Args),
 }
@@ -106,6 +108,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Verb::Recipes(args) => recipes::run(args, agents.config(), json).await,
             Verb::Plugin(args) => plugin::run(args, json),
             Verb::Health(args) => health::run(&args, named),
+            Verb::Selftest(args) => selftest::run(args).await,
             Verb::Doctor(args) => doctor::run(args, named, json).await,
         }
     });

@@ -1,5 +1,6 @@
 //! What follows for models from how Slurm is set up. Pure: it reads `scontrol show config` and judges.
 
+use slurm_serve::kill_wait::Wish;
 use slurm_serve::slurm_conf::SlurmConf;
 
 use super::finding::Findings;
@@ -8,25 +9,24 @@ use super::host::Host;
 /// Judges.
 pub fn look(host: &Host, found: &mut Findings) {
     let Some(conf) = &host.slurm else { return };
-    kill_wait(conf, found);
+    kill_wait(conf, &Wish::of(&host.config.agent), found);
     prolog(conf, found);
     proctrack(conf, found);
     accounting(conf, found);
 }
 
-fn kill_wait(conf: &SlurmConf, found: &mut Findings) {
+fn kill_wait(conf: &SlurmConf, wish: &Wish, found: &mut Findings) {
     const CHECK: &str = "KillWait";
     let Some(kill_wait) = conf.kill_wait() else {
         return found.skip(CHECK, "scontrol tells none");
     };
-    let seconds = kill_wait.as_secs();
-    match seconds < 10 {
-        false => found.ok(CHECK, format!("{seconds} s")),
-        true => found.warn(
+    match wish.shortfall(kill_wait) {
+        None => found.ok(
             CHECK,
-            format!("{seconds} s: too short for requests in flight to finish at a job's end"),
-            "set KillWait=30 (Slurm's default) or more in slurm.conf",
+            format!("{} s: enough for what the recipes ask for", kill_wait.as_secs()),
         ),
+        // The line holds its remedy.
+        Some(line) => found.warn(CHECK, line, ""),
     }
 }
 
