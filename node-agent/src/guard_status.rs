@@ -12,7 +12,7 @@ pub struct GuardStatus {
     pub model: String,
     /// Which launch it is; another one than was announced is not the one that is meant.
     pub generation: String,
-    /// `loading`, `ready`, `draining` (what is new is refused) or `ended`.
+    /// `loading`, `ready`, `unresponsive` (the engine answers nothing), `restarting`, `draining` (what is new is refused) or `ended`.
     pub state: String,
     /// Requests that it is passing on just now.
     pub in_flight: u32,

@@ -256,6 +256,7 @@ impl Models {
             launched_ms: crate::clock::now_ms(),
             ready_timeout_s: seconds(plan.recipe.ready_timeout),
             life: Life::new(plan.recipe.max_attempts()).kept(),
+            last_failure: None,
             client: None,
             runner: None,
         };

@@ -56,10 +56,44 @@ pub struct Launch {
     pub ready_timeout_s: u32,
     /// How its life stands.
     pub life: Kept,
+    /// Why the attempt before the present one failed.
+    pub last_failure: Option<LastFailure>,
     /// The srun client: pid, and start time in clock ticks since boot, which tells it from a later process of the same pid.
     pub client: Option<(i32, u64)>,
     /// The runner, likewise.
     pub runner: Option<(i32, u64)>,
+}
+
+/// Why an attempt failed, in short.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LastFailure {
+    cause: i32,
+    text: String,
+    hint: String,
+    wait_status: Option<i32>,
+}
+
+impl From<&v1::Ending> for LastFailure {
+    fn from(ending: &v1::Ending) -> Self {
+        Self {
+            cause: ending.cause,
+            text: ending.text.clone(),
+            hint: ending.hint.clone(),
+            wait_status: ending.wait_status,
+        }
+    }
+}
+
+impl From<&LastFailure> for v1::Ending {
+    fn from(failure: &LastFailure) -> Self {
+        Self {
+            cause: failure.cause,
+            text: failure.text.clone(),
+            hint: failure.hint.clone(),
+            wait_status: failure.wait_status,
+            ..Self::default()
+        }
+    }
 }
 
 /// What nobody else may know of a launch.
@@ -266,6 +300,7 @@ pub(super) mod tests {
             launched_ms: 0,
             ready_timeout_s: 1800,
             life: crate::serve::state::Life::new(4).kept(),
+            last_failure: None,
             client: None,
             runner: None,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -62,6 +62,18 @@ pub struct Made {
     pub parts: Option<Parts>,
     /// What to look for while it loads.
     pub probe: Option<Probe>,
+    /// How the engine is started, however often.
+    start: Option<Start>,
+}
+
+/// How the engine is started.
+#[derive(Clone)]
+struct Start {
+    argv: Vec<String>,
+    environment: BTreeMap<String, String>,
+    folder: PathBuf,
+    /// SLURM_JOB_GPUS of the job on this node.
+    gpus: String,
 }
 
 impl Made {
@@ -89,7 +101,7 @@ impl Made {
         let (socket, caches, tmp) = (private.socket(), private.caches(), private.tmp());
         let folder = private.path().to_owned();
 
-        let log = self.open_log(order, &folder, ground);
+        self.open_log(order, &folder, ground);
         let listener = bind(&order.bind_address, &order.ports).await?;
         let guard = Guard::open(
             listener,
@@ -128,24 +140,43 @@ impl Made {
             facts.phase = RunnerPhase::Loading as i32;
             facts.port = port.into();
         });
-        checks::before_loading(&recipe, &order.gpus, &environment)?;
         self.probe = Some(Probe {
             socket: socket.clone(),
             name: order.public_name.clone(),
             task: recipe.task,
             min_version: recipe.min_engine_version.clone(),
         });
+        self.start = Some(Start {
+            argv: call.argv(),
+            environment,
+            folder,
+            gpus: order.gpus.clone(),
+        });
+        self.start_engine(ground.facts).await
+    }
+
+    /// Starts the engine, for the first time or again: what can be known beforehand is looked at each time.
+    pub async fn start_engine(&mut self, facts: &watch::Sender<RunnerFacts>) -> Result<(), Failure> {
+        let (Some(start), Some(recipe), Some(log)) =
+            (self.start.clone(), self.recipe.clone(), self.log.clone())
+        else {
+            return Err(Failure::internal("nothing was prepared"));
+        };
+        checks::before_loading(&recipe, &start.gpus, &start.environment)?;
+        if let Some(private) = &self.private {
+            // Of an engine that was killed: the next one could not listen there.
+            let _ = std::fs::remove_file(private.socket());
+        }
         self.oom = Some(OomKills::now());
         self.leftovers = Some(Arc::new(Mutex::new(Leftovers::before())));
-        self.start(&call.argv(), &environment, &folder, &log).await?;
+        self.start(&start.argv, &start.environment, &start.folder, &log)
+            .await?;
         let pid = self.engine.as_ref().map_or(0, Engine::pid);
-        ground
-            .facts
-            .send_modify(|facts| facts.engine_pid = pid.unsigned_abs());
+        facts.send_modify(|facts| facts.engine_pid = pid.unsigned_abs());
         Ok(())
     }
 
-    fn open_log(&mut self, order: &LaunchOrder, last_resort: &Path, ground: &Ground<'_>) -> Log {
+    fn open_log(&mut self, order: &LaunchOrder, last_resort: &Path, ground: &Ground<'_>) {
         let file = LogFile::open(&order.log_dirs, last_resort, order.job_id);
         self.log_path = file.path();
         let note = file.note().to_owned();
@@ -160,7 +191,7 @@ impl Made {
             ground.dropped.clone(),
             ground.facts.clone(),
         );
-        self.log.insert(log).clone()
+        self.log = Some(log);
     }
 
     async fn start(

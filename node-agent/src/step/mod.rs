@@ -7,6 +7,7 @@
 //! | `link` | the line to the agent |
 //! | `engine/`, `processes`, `private`, `leftovers` | vLLM's process, what belongs to it, what it leaves behind |
 //! | `checks`, `ready`, `ask` | what is known before loading, and when loading is over |
+//! | `liveness`, `awake` | whether an engine that lives also answers |
 //! | `guard/` | the reverse proxy on the job's port |
 //! | `log/` | what the engine prints |
 //! | `ending`, `outcome` | how long an end may take, and why it came |
@@ -15,6 +16,7 @@
 
 mod announcement;
 mod ask;
+mod awake;
 pub mod checks;
 mod ending;
 mod engine;
@@ -22,6 +24,7 @@ pub mod guard;
 mod launch;
 mod leftovers;
 mod link;
+mod liveness;
 mod log;
 mod oom;
 mod outcome;

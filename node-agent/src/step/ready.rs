@@ -65,6 +65,16 @@ impl Probe {
         }
     }
 
+    /// One unit of work, within this time: true if it was answered, though it were with a refusal. `None` where the recipe knows of none.
+    pub fn unit(&self, within: Duration) -> Option<impl Future<Output = bool> + Send + 'static> {
+        let (path, body) = unit(self.task, &self.name)?;
+        let socket = self.socket.clone();
+        Some(async move {
+            let answer = ask(&socket, path, Some(&body), within).await;
+            matches!(answer, Ok((status, _)) if !status.is_server_error())
+        })
+    }
+
     async fn healthy(&self) {
         let mut pause = Pause::default();
         loop {

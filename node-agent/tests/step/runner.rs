@@ -88,7 +88,14 @@ impl Run {
             .map(|(name, value)| format!("{name} = {value:?}"))
             .collect();
         let mut recipe = wish.recipe.clone();
-        for (key, default) in [("name", "\"tiny\""), ("source", "\"org/tiny\""), ("gpus", "0")] {
+        let defaults = [
+            ("name", "\"tiny\""),
+            ("source", "\"org/tiny\""),
+            ("gpus", "0"),
+            // Most tests are of one end; those of another attempt say so.
+            ("restart", "\"never\""),
+        ];
+        for (key, default) in defaults {
             if !recipe.lines().any(|line| line.starts_with(&format!("{key} "))) {
                 recipe.push_str(&format!("\n{key} = {default}"));
             }

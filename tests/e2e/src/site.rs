@@ -261,6 +261,11 @@ fn recipes(engine: Engine) -> Vec<(String, String)> {
         stub("slow", &[("STUB_TOKEN_MS", "100"), ("STUB_TOKENS", "20")], ""),
         stub("busy", &[("STUB_TOKEN_MS", "20")], ""),
         stub("loading", &forever, ""),
+        stub(
+            "hardy",
+            &[],
+            "restart_pause = \"1s\"\nmax_restarts = 2\nunresponsive_after = \"2s\"",
+        ),
         ("endless", endless.replace("\"30s\"", "\"1s\"")),
         stub("late", &[("STUB_LOAD_MS", "1500")], ""),
         stub("dies", &[("STUB_FAIL", "engine-init")], ""),

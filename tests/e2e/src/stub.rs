@@ -72,6 +72,11 @@ impl Stub {
             .map(drop)
     }
 
+    /// Changes what it does from now on: a JSON object of the keys of `state.live`.
+    pub fn set(&self, what: &str) -> Result<()> {
+        self.call("set", Some(what)).map(drop)
+    }
+
     fn call(&self, name: &str, body: Option<&str>) -> Result<Value> {
         let url = format!("http://stub/_stub/{name}");
         let mut argv = vec![

@@ -10,6 +10,9 @@ use crate::metrics::Counters;
 use crate::requests::Requests;
 use crate::script::{Ending, Hang, Live, Script};
 
+/// How long one piece of a prefill takes.
+const CHUNK: Duration = Duration::from_millis(50);
+
 /// Where the server stands.
 ///
 /// ```text
@@ -139,12 +142,27 @@ impl Engine {
             if delay.is_zero() {
                 tokio::task::yield_now().await;
             } else {
-                tokio::time::sleep(delay).await;
+                self.work(delay).await;
             }
             self.wait_live(|live| live.hang == Hang::None).await;
             Step::Token
         };
         tokio::select! { biased; step = ended => step, step = token => step }
+    }
+
+    /// Works for that long, filling the cache bit by bit unless it hangs: what a long prefill shows while no token comes.
+    async fn work(&self, delay: Duration) {
+        let end = Instant::now() + delay;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(CHUNK)).await;
+            if self.live.borrow().hang == Hang::None {
+                self.counters.chunks.add(1);
+            }
+        }
     }
 
     async fn wait_live(&self, allows: impl FnMut(&Live) -> bool) {
@@ -157,6 +175,7 @@ impl Engine {
 /// drops it through hyper, so `vllm:num_requests_running` is the truth.
 pub struct InEngine {
     engine: Arc<Engine>,
+    prompt_tokens: u64,
     slot: Option<OwnedSemaphorePermit>,
     refused: bool,
     finished: Option<&'static str>,
@@ -170,10 +189,10 @@ impl InEngine {
         if !refused {
             engine.inside.send_modify(|n| *n += 1);
             engine.counters.waiting.add(1);
-            engine.counters.prompt_tokens.add(prompt_tokens);
         }
         Self {
             engine,
+            prompt_tokens,
             slot: None,
             refused,
             finished: None,
@@ -195,6 +214,7 @@ impl InEngine {
         }
         let ttft = Duration::from_millis(self.engine.live.borrow().ttft_ms);
         let step = self.engine.step(ttft).await;
+        self.engine.counters.prompt_tokens.add(self.prompt_tokens);
         self.engine.counters.first_token.observe(self.since.elapsed());
         step
     }

@@ -66,6 +66,8 @@ pub struct Counters {
     pub prompt_tokens: Number,
     /// Generated tokens so far.
     pub generation_tokens: Number,
+    /// Pieces of work done so far, of prefills above all.
+    pub chunks: Number,
     /// Body bytes read so far, of requests that are still being read too.
     pub body_bytes: Number,
     /// Inference requests inside the server, for `/load`.
@@ -97,17 +99,17 @@ pub fn render(engine: &Engine) -> String {
     page.gauge(
         "vllm:num_requests_running",
         "Number of requests in model execution batches.",
-        c.running.get(),
+        c.running.get() as f64,
     );
     page.gauge(
         "vllm:num_requests_waiting",
         "Number of requests waiting to be processed.",
-        c.waiting.get(),
+        c.waiting.get() as f64,
     );
     page.gauge(
         "vllm:kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
-        0,
+        (c.chunks.get() % 100) as f64 / 100.0,
     );
     page.counter(
         "vllm:num_preemptions",
@@ -177,9 +179,9 @@ impl Page {
         let _ = writeln!(self.text, "{name}{{{}{more}}} {value:?}", self.labels);
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.head(name, "gauge", help);
-        self.sample(name, "", value as f64);
+        self.sample(name, "", value);
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) {

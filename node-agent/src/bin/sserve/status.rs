@@ -83,10 +83,15 @@ fn detail(model: &ListedModel) -> Vec<String> {
         say("what now", ending.hint.clone());
         say("exit", ending.wait_status.map(exit_words).unwrap_or_default());
     }
-    if let Some(failure) = model.last_failure.as_ref().filter(|_| model.attempt > 1) {
+    if model.attempt > 1 {
         say("attempt", format!("{} of {}", model.attempt, model.max_attempts));
-        say("", format!("the one before failed: {}", failure.text));
-        say("", failure.hint.clone());
+        let failure = model.last_failure.clone().unwrap_or_default();
+        let why = match failure.text.as_str() {
+            "" => "why the one before failed is not known".into(),
+            text => format!("the one before failed: {text}"),
+        };
+        say("", why);
+        say("", failure.hint);
     }
     say("owner", model.owner.clone());
     say("recipe", model.recipe.clone());

@@ -109,6 +109,8 @@ impl Task {
     /// The engine was lost, and maybe its runner; the rest of what is ours is for the next attempt.
     fn new_attempt(&mut self) {
         let failure = self.life.last_failure.clone().unwrap_or_default();
+        self.launch.last_failure = Some((&failure).into());
+        self.keep();
         tracing::warn!(
             generation = self.generation(),
             job = self.launch.job_id,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use slurm_serve_proto::v1::Cause;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::{LOOK_EVERY, Message, Task};
 use crate::serve::state::Event;
@@ -38,17 +37,15 @@ impl Task {
         )
     }
 
+    /// What was known of the end before the agent was restarted holds until Slurm says otherwise.
+    pub(super) fn recover_end(&mut self) {
+        self.books.near = self.is_end_near();
+        self.life.step(Event::EndNear(self.books.near));
+    }
+
     fn is_end_near(&self) -> bool {
         let retires = self.retires_ms();
         retires != 0 && retires <= crate::clock::now_ms()
-    }
-
-    /// A model of a former life of the agent: what was known of its end holds until Slurm says otherwise.
-    pub(super) fn recover(&mut self) {
-        self.facts.port = u32::from(self.launch.port);
-        self.runner_deadline = Some(Instant::now() + self.world.config.recover_timeout);
-        self.books.near = self.is_end_near();
-        self.life.step(Event::EndNear(self.books.near));
     }
 
     /// The end comes nearer, and whoever may move it can have done so. Before a model retires Slurm is asked, so that one whose limit was

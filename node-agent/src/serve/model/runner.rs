@@ -10,6 +10,14 @@ use crate::serve::process::{self, Known};
 use crate::serve::state::{Facts, RunEvent};
 
 impl Task {
+    /// A model of a former life of the agent, whose runner is expected back.
+    pub(super) fn recover(&mut self) {
+        self.facts.port = u32::from(self.launch.port);
+        self.runner_deadline = Some(Instant::now() + self.world.config.recover_timeout);
+        self.life.last_failure = self.launch.last_failure.as_ref().map(v1::Ending::from);
+        self.recover_end();
+    }
+
     pub(super) async fn attach(&mut self, attach: Attach) {
         let hello = &attach.hello;
         let proven = match (&self.secrets.nonce, hello.nonce.is_empty()) {

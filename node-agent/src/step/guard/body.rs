@@ -15,7 +15,7 @@ use super::reply;
 pub struct Passed {
     upstream: Incoming,
     /// Its presence is what makes the request count.
-    _ticket: Ticket,
+    ticket: Ticket,
     /// Written in place of a break, where the format has room for it.
     farewell: Option<Bytes>,
     over: bool,
@@ -32,7 +32,7 @@ impl Passed {
             (events && open_ended).then(|| reply::broken_event(&format!("the engine of {model} broke off")));
         Self {
             upstream,
-            _ticket: ticket,
+            ticket,
             farewell,
             over: false,
         }
@@ -56,7 +56,10 @@ impl Body for Passed {
                 let farewell = self.farewell.take().map(|event| Ok(Frame::data(event)));
                 Poll::Ready(Some(farewell.unwrap_or(Err(error))))
             }
-            frame => Poll::Ready(frame),
+            frame => {
+                self.ticket.piece();
+                Poll::Ready(frame)
+            }
         }
     }
 

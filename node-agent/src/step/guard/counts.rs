@@ -10,6 +10,8 @@ use tokio::sync::Notify;
 pub struct Counts {
     in_flight: AtomicU32,
     requests: AtomicU64,
+    /// Pieces of answers that came from the engine.
+    pieces: AtomicU64,
     idle: Notify,
 }
 
@@ -22,6 +24,11 @@ impl Counts {
     /// Requests admitted so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Acquire)
+    }
+
+    /// Pieces of answers that came from the engine so far: a number that grows is a sign of its life.
+    pub fn pieces(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
     }
 
     /// Returns once nothing is in flight.
@@ -46,6 +53,13 @@ impl Counts {
 /// One admitted request.
 #[derive(Debug)]
 pub struct Ticket(Arc<Counts>);
+
+impl Ticket {
+    /// The engine has sent something for it.
+    pub fn piece(&self) {
+        self.0.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 impl Drop for Ticket {
     fn drop(&mut self) {

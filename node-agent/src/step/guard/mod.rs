@@ -5,9 +5,16 @@
 //! flight, and holds nothing but a few buffers of bounded size for each connection.
 //!
 //! ```text
-//! Loading ──> Open ──> Draining ──> Ended        what a request meets: 503 | passed on | 503, close | 503, close
-//!    └──────────┴─────────┴──────────^           (401 without the key and 404/405 off the list come first, always)
+//!    ┌─────── Restarting <──┐
+//!    v                      │
+//! Loading ──> Open ─────────┴──> Draining ──> Ended      what a request meets: passed on when Open, else 503 and close
+//!    │         ^ v                   ^          ^        (401 without the key and 404/405 off the list come first, always)
+//!    │    Unresponsive ──────────────┘          │
+//!    └──────────────────────────────────────────┘
 //! ```
+//!
+//! While an engine is Unresponsive new requests are refused at once: they would hang like those that it has, and who is told can go elsewhere or
+//! try again. Those in flight are left to the engine and their clients.
 
 mod allow;
 mod bearer;
@@ -42,6 +49,10 @@ pub enum Door {
     Draining = 2,
     /// There is no engine any more.
     Ended = 3,
+    /// The engine answers nothing just now.
+    Unresponsive = 4,
+    /// The engine was lost, and is started again.
+    Restarting = 5,
 }
 
 impl Door {
@@ -50,6 +61,8 @@ impl Door {
             0 => Self::Loading,
             1 => Self::Open,
             2 => Self::Draining,
+            4 => Self::Unresponsive,
+            5 => Self::Restarting,
             _ => Self::Ended,
         }
     }
@@ -61,6 +74,8 @@ impl Door {
             Self::Open => crate::guard_status::GuardStatus::READY,
             Self::Draining => "draining",
             Self::Ended => "ended",
+            Self::Unresponsive => "unresponsive",
+            Self::Restarting => "restarting",
         }
     }
 }
@@ -68,14 +83,14 @@ impl Door {
 /// What every connection shares.
 struct Shared {
     door: AtomicU8,
-    /// Why it ended, for those who still ask.
-    ended: Mutex<String>,
+    /// Why it ended, or is started again, for those who ask.
+    why: Mutex<String>,
     counts: Arc<Counts>,
     key: bearer::Key,
     /// The public name, for messages.
     model: String,
-    /// Which launch this is, for those who ask.
-    generation: String,
+    /// Which attempt this is, for those who ask.
+    generation: Mutex<String>,
     upstream: upstream::Upstream,
 }
 
@@ -105,11 +120,11 @@ impl Guard {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             door: AtomicU8::new(Door::Loading as u8),
-            ended: Mutex::new(String::new()),
+            why: Mutex::default(),
             counts: Arc::new(Counts::default()),
             key: bearer::Key::new(key),
             model: model.to_owned(),
-            generation: generation.to_owned(),
+            generation: Mutex::new(generation.to_owned()),
             upstream: upstream::Upstream::new(socket),
         });
         let stop = CancellationToken::new();
@@ -139,8 +154,21 @@ impl Guard {
 
     /// There is no engine any more, because of `why`: whoever still asks is told.
     pub fn ended(&self, why: &str) {
-        *self.shared.ended.lock().unwrap_or_else(PoisonError::into_inner) = why.to_owned();
+        *self.shared.why.lock().unwrap_or_else(PoisonError::into_inner) = why.to_owned();
         self.set(Door::Ended);
+    }
+
+    /// The engine was lost because of `why`, and another is started behind the same door, under this generation.
+    pub fn restarting(&self, why: &str, generation: &str) {
+        *self.shared.why.lock().unwrap_or_else(PoisonError::into_inner) = why.to_owned();
+        generation.clone_into(
+            &mut self
+                .shared
+                .generation
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        self.set(Door::Restarting);
     }
 
     /// Frees the port and lets answers that are being written be written, for at most `within`.

@@ -1,7 +1,7 @@
 //! One request: checked, passed on, its answer streamed back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
@@ -62,6 +62,7 @@ async fn pass(
         }
     })?;
 
+    ticket.piece();
     let (mut head, body) = response.into_parts();
     let body = Passed::new(body, &head.headers, ticket, &shared.model);
     headers::strip(&mut head.headers);
@@ -78,7 +79,7 @@ fn status(shared: &Shared, method: &Method) -> Reply {
     }
     reply::json(&GuardStatus {
         model: shared.model.clone(),
-        generation: shared.generation.clone(),
+        generation: lock(&shared.generation).clone(),
         state: shared.door().word().to_owned(),
         in_flight: shared.counts.in_flight(),
     })
@@ -90,12 +91,27 @@ fn refusal(shared: &Shared) -> Option<Reply> {
     Some(match shared.door() {
         Door::Open => return None,
         Door::Loading => reply::unavailable(&format!("{model} is loading"), "model_loading", 5),
+        Door::Unresponsive => {
+            reply::unavailable(&format!("{model} is not answering"), "model_not_answering", 5)
+        }
+        Door::Restarting => {
+            let why = lock(&shared.why);
+            reply::unavailable(
+                &format!("{model} is being started again: {why}"),
+                "model_loading",
+                5,
+            )
+        }
         Door::Draining => reply::unavailable(&format!("{model} is ending here"), "model_ending", 1),
         Door::Ended => {
-            let why = shared.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let why = lock(&shared.why);
             reply::unavailable(&format!("{model} has ended here: {why}"), "model_ended", 5)
         }
     })
+}
+
+fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The same path and query, on the engine. The host stands for the socket.

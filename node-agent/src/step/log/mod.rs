@@ -123,6 +123,12 @@ impl Log {
         let _ = tokio::time::timeout(Duration::from_millis(300), writing).await;
     }
 
+    /// Another engine is started: it has its own failures and its own progress.
+    pub fn again(&self) {
+        self.0.loaded.store(false, Ordering::Relaxed);
+        self.tail().since_mark = 0;
+    }
+
     /// The engine is loaded: failures from now on are explained by lines from now on, and progress is of no interest.
     pub fn mark(&self) {
         self.0.loaded.store(true, Ordering::Relaxed);

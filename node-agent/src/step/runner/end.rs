@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use slurm_serve_proto::v1::RunnerPhase;
+use slurm_serve_proto::v1::{Ending, RunnerPhase};
 use tokio::time::{Instant, timeout};
 
 use super::ears::Ears;
@@ -62,10 +62,15 @@ impl Runner {
         }
     }
 
+    /// An end as it is told: with the log's last lines where it failed.
+    pub(super) fn told_of(&self, outcome: &Outcome) -> Ending {
+        let tail = self.made.log.as_ref().map(|log| log.last(TOLD_LINES, TOLD_BYTES));
+        outcome.ending(self.made.log_path.clone(), tail.unwrap_or_default())
+    }
+
     /// LEAVING, with the reason.
     fn tell(&self, outcome: &Outcome) {
-        let tail = self.made.log.as_ref().map(|log| log.last(TOLD_LINES, TOLD_BYTES));
-        let ending = outcome.ending(self.made.log_path.clone(), tail.unwrap_or_default());
+        let ending = self.told_of(outcome);
         self.link.facts.send_modify(|facts| {
             facts.phase = RunnerPhase::Leaving as i32;
             facts.ending = Some(ending);

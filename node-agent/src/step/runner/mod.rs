@@ -13,7 +13,19 @@
 //! ```
 //!
 //! LEAVING is told in every case, with the reason; only a model that was READY waits there.
+//!
+//! An engine that is lost after any attempt of this launch was ready is started again, as often and at such distances as the recipe says, behind
+//! the same port and key (see `again`):
+//!
+//! ```text
+//!      lost                     pause over
+//! READY ────> RESTARTING ─────────────────────> LOADING ──> …
+//!                 │ ^                              │
+//!                 │ └──────────────────────────────┘ fails, attempts left
+//!                 └ asked ──> LEAVING
+//! ```
 
+mod again;
 mod ears;
 mod end;
 
@@ -29,12 +41,15 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 use super::announcement::Announcement;
+use super::awake::awake;
 use super::engine::Watch;
 use super::guard::Door;
 use super::launch::{Ground, Made};
 use super::link::Link;
+use super::liveness::Liveness;
 use super::outcome::{Failure, Outcome};
 use super::{log, processes};
+use crate::generation::of_attempt;
 use ears::Ears;
 
 /// A SIGTERM of Slurm's may reach the engine a moment before it reaches us (proctrack/linuxproc signals the whole tree).
@@ -65,8 +80,13 @@ pub async fn run(announcement: Announcement) -> ExitCode {
         Ok(order) => order,
         Err(code) => return code,
     };
+    let attempt = order.attempt.max(1);
+    link.facts.send_modify(|facts| facts.attempt = attempt);
     let runner = Runner {
-        generation,
+        generation: of_attempt(&generation, attempt),
+        attempt,
+        // There is a second attempt only at what was ready in the one before.
+        ever_ready: attempt > 1,
         link,
         to_agent,
         dropped,
@@ -82,18 +102,26 @@ fn complain(line: &str) -> ExitCode {
 }
 
 struct Runner {
+    /// Of the present attempt.
     generation: String,
+    attempt: u32,
+    /// Was this attempt or one before it ready?
+    ever_ready: bool,
     link: Link,
     to_agent: mpsc::Sender<String>,
     dropped: Arc<AtomicU64>,
     made: Made,
+    /// Was this attempt ready?
     was_ready: bool,
 }
 
 impl Runner {
     async fn live(mut self, order: &LaunchOrder, ears: &mut Ears) -> ExitCode {
         self.phase(RunnerPhase::Starting);
-        let outcome = self.serve(order, ears).await;
+        let mut outcome = self.serve(order, ears).await;
+        while self.may_try_again(&outcome) {
+            outcome = self.again(outcome, ears).await;
+        }
         self.end(outcome, ears).await
     }
 
@@ -115,6 +143,11 @@ impl Runner {
         if let Some(guard) = &self.made.guard {
             self.link.counts.send_replace(Some(guard.counts()));
         }
+        self.use_engine(ears).await
+    }
+
+    /// From an engine that was just started to the moment when it must end.
+    async fn use_engine(&mut self, ears: &mut Ears) -> Outcome {
         let sampling = self.sample();
         let outcome = match self.load(ears).await {
             Err(outcome) => outcome,
@@ -149,7 +182,7 @@ impl Runner {
             outcome = ears.asked() => return Err(outcome),
             status = engine.wait() => status,
             ready = probe.ready() => return ready.map_err(Outcome::from),
-            () = sleep(deadline) => {
+            () = awake(deadline) => {
                 let text = format!("{} was not ready within {}", self.made.model, humantime::format_duration(deadline));
                 let hint = "its log says what it was doing; raise ready_timeout in the recipe if it only needs longer";
                 return Err(Failure::new(Cause::ReadyDeadline, text, hint).into());
@@ -159,7 +192,7 @@ impl Runner {
     }
 
     fn open(&mut self, version: String) {
-        self.was_ready = true;
+        (self.was_ready, self.ever_ready) = (true, true);
         if let Some(guard) = &self.made.guard {
             guard.set(Door::Open);
         }
@@ -175,15 +208,29 @@ impl Runner {
 
     /// Serves, until somebody asks for the end or the engine is no more.
     async fn stay(&mut self, ears: &mut Ears) -> Outcome {
-        let (Some(engine), Some(probe)) = (&mut self.made.engine, &self.made.probe) else {
+        let (Some(engine), Some(probe), Some(guard), Some(recipe)) = (
+            &mut self.made.engine,
+            &self.made.probe,
+            &self.made.guard,
+            &self.made.recipe,
+        ) else {
             return Failure::internal("nothing was launched").into();
         };
         let mut watch = Watch::over(engine.pid());
+        let mut liveness = Liveness::watch(probe.clone(), guard.counts(), recipe.unresponsive_after);
         let status = loop {
             tokio::select! {
                 biased;
                 outcome = ears.asked() => return outcome,
                 status = engine.wait() => break Some(status),
+                since = liveness.changed() => {
+                    guard.set(if since == 0 { Door::Open } else { Door::Unresponsive });
+                    self.link.facts.send_modify(|facts| facts.silent_since_ms = since);
+                    let what = if since == 0 { "answers again" } else { "is alive and does not answer" };
+                    if let Some(log) = &self.made.log {
+                        log.say(&format!("{} {what}", self.made.model)).await;
+                    }
+                }
                 pid = watch.next_end() => {
                     processes::reap_orphans(engine.pid());
                     if !probe.alive().await {

@@ -10,6 +10,7 @@ mod faults;
 mod interactive;
 mod life;
 mod refused;
+mod restart;
 mod silence;
 mod strangers;
 mod ways;
@@ -66,6 +67,7 @@ fn main() -> Result<()> {
         ends::TESTS,
         clock::TESTS,
         silence::TESTS,
+        restart::TESTS,
         agent::TESTS,
         ways::TESTS,
         wear::TESTS,

@@ -7,10 +7,37 @@ use serve_e2e::Site;
 use crate::{Test, until};
 
 /// All of them.
-pub const TESTS: &[Test] = &[(
-    "a_suspended_job_leaves_the_gateway_and_comes_back_also_to_another_agent",
-    suspended,
-)];
+pub const TESTS: &[Test] = &[
+    (
+        "a_suspended_job_leaves_the_gateway_and_comes_back_also_to_another_agent",
+        suspended,
+    ),
+    ("an_engine_that_hangs_leaves_the_gateway_and_comes_back", hangs),
+];
+
+fn hangs(site: &Site) -> Result<()> {
+    let job = site.sbatch("alice", &["--serve-model=hardy"], "sleep 300")?;
+    let generation = job.wait_model("ready")?["generation"].clone();
+    let at_gateway = || Ok(site.models()?.contains(&"hardy".to_owned()));
+    until("the model at the gateway", at_gateway)?;
+    let stub = job.stub()?;
+    for hang in ["all", "engine"] {
+        stub.set(&format!("{{\"hang\": \"{hang}\"}}"))?;
+        until("the hanging model to leave the gateway", || Ok(!at_gateway()?))?;
+        let model = job.model()?;
+        ensure!(model["state"] == "unresponsive", "{model}");
+        let (status, body) = site.ask("hardy", "")?;
+        ensure!(
+            status == 503 && body.contains("model_not_answering"),
+            "{status} {body}"
+        );
+        stub.set("{\"hang\": \"none\"}")?;
+        let model = job.wait_model("ready")?;
+        ensure!(model["generation"] == generation, "it is the same one: {model}");
+        until("the model at the gateway again", at_gateway)?;
+    }
+    Ok(())
+}
 
 fn suspended(site: &Site) -> Result<()> {
     let job = site.sbatch("alice", &["--serve-model=stub"], "sleep 300")?;
