@@ -66,22 +66,11 @@ impl Jobs {
         self.lock().get(&job_id).cloned()
     }
 
-    /// A job as the prolog told of it, else as Slurm does: it must be running on `node`. `restart_count` is what the asker, who is in it,
-    /// says; 0 from one who does not know.
-    pub async fn find(
-        &self,
-        job_id: u32,
-        restart_count: u32,
-        node: &str,
-        slurm: &Slurm,
-    ) -> Result<Job, JobError> {
-        if let Some(job) = self.lock().get_mut(&job_id) {
-            // 22.05 runs neither epilog nor prolog where a requeued job comes back at once; it may have other GPUs then.
-            if restart_count > job.restart_count {
-                job.restart_count = restart_count;
-                job.gpus.clear();
-            }
-            return Ok(job.clone());
+    /// A job as the prolog told of it, else as Slurm does: it must be running on `node`. Changes nothing that is known already: whoever asks
+    /// need not be in it.
+    pub async fn find(&self, job_id: u32, node: &str, slurm: &Slurm) -> Result<Job, JobError> {
+        if let Some(job) = self.known(job_id) {
+            return Ok(job);
         }
         let told = slurm.job(job_id).await.map_err(|e| JobError::Slurm(job_id, e))?;
         let told = told
@@ -97,7 +86,7 @@ impl Jobs {
         let job = Job {
             id: job_id,
             uid: told.uid,
-            restart_count,
+            restart_count: 0,
             cluster: String::new(),
             node_list: told.node_list,
             gpus: String::new(),
@@ -107,6 +96,19 @@ impl Jobs {
         };
         // The prolog may have come meanwhile; it knows more.
         Ok(self.lock().entry(job_id).or_insert(job).clone())
+    }
+
+    /// The owner's word, from within the job, on how often it was requeued: 22.05 runs neither epilog nor prolog where a requeued job comes
+    /// back at once; it may have other GPUs then.
+    pub fn requeued(&self, mut job: Job, restart_count: u32) -> Job {
+        if restart_count > job.restart_count {
+            job.restart_count = restart_count;
+            job.gpus.clear();
+            if let Some(known) = self.lock().get_mut(&job.id) {
+                known.clone_from(&job);
+            }
+        }
+        job
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Job>> {
@@ -120,8 +122,8 @@ impl Jobs {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_run_of_which_no_prolog_told_is_known_by_its_asker() {
+    #[test]
+    fn a_run_of_which_no_prolog_told_is_known_by_its_asker() {
         let jobs = Jobs::default();
         jobs.started(Job {
             id: 7,
@@ -134,11 +136,10 @@ mod tests {
             end_ms: 0,
             options: None,
         });
-        let slurm = Slurm::new(&crate::config::Agent::default());
-        let find = |count| jobs.find(7, count, "n1", &slurm);
-        let same = find(0).await.unwrap();
-        assert_eq!((same.restart_count, same.gpus.as_str()), (1, "0"));
-        let next = find(2).await.unwrap();
+        let told = jobs.known(7).unwrap();
+        let same = jobs.requeued(told.clone(), 0);
+        assert_eq!(same, told);
+        let next = jobs.requeued(told, 2);
         assert_eq!(
             (next.restart_count, next.gpus.as_str()),
             (2, ""),

@@ -13,16 +13,29 @@ use slurm_serve_proto::v1::jobs_server::JobsServer;
 use slurm_serve_proto::v1::peers_server::PeersServer;
 use slurm_serve_proto::v1::runner_server::RunnerServer;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
 use tonic::service::Routes;
 use tonic::transport::Server;
 
 use super::Rooms;
 use super::munge_layer::MungeLayer;
+use super::places;
 use crate::config::Access;
 
 /// What a caller may send at once: a launch with its environment and a recipe.
 const MAX_MESSAGE: usize = 1 << 20;
+
+/// Where a request is a number or two.
+const MAX_QUESTION: usize = 16 << 10;
+
+/// Streams of one connection at once. Over TCP an agent asks for all tasks of its node by one connection.
+const STREAMS: u32 = 64;
+
+/// Calls of one connection to the Unix socket that are being read, at most: nobody of the product's own makes more than two at a time, and
+/// each may be [`MAX_MESSAGE`] in memory.
+const CALLS: usize = 4;
+
+/// A call that has not been answered by then was never sent to its end. Answers that stream count to their beginning.
+const ANSWERED: Duration = Duration::from_secs(60);
 
 /// Serves the Unix socket until `end`.
 pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = ()>) -> anyhow::Result<()> {
@@ -32,9 +45,13 @@ pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = (
         .await?
         .add_service(HooksServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE))
         .add_service(RunnerServer::new(rooms).max_decoding_message_size(MAX_MESSAGE));
-    let server = Server::builder().add_routes(routes);
+    let server = Server::builder()
+        .max_concurrent_streams(Some(STREAMS))
+        .concurrency_limit_per_connection(CALLS)
+        .timeout(ANSWERED)
+        .add_routes(routes);
     server
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), end)
+        .serve_with_incoming_shutdown(places::of_users(listener), end)
         .await
         .context("the Unix socket")
 }
@@ -50,9 +67,10 @@ pub async fn serve_tcp(
     let listener = listener.with_context(|| format!("{listen} cannot be bound; set agent.listen"))?;
     let layer = MungeLayer::new(&rooms.models.world().node, access);
     let server = Server::builder()
+        .max_concurrent_streams(Some(STREAMS))
+        .timeout(ANSWERED)
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
-        .max_concurrent_streams(Some(64))
         .layer(layer)
         .add_routes(
             common(&rooms)
@@ -60,7 +78,7 @@ pub async fn serve_tcp(
                 .add_service(PeersServer::new(rooms).max_decoding_message_size(MAX_MESSAGE)),
         );
     server
-        .serve_with_incoming_shutdown(TcpListenerStream::new(listener), end)
+        .serve_with_incoming_shutdown(places::of_addresses(listener), end)
         .await
         .context("TCP")
 }
@@ -73,8 +91,8 @@ async fn common(rooms: &Rooms) -> anyhow::Result<Routes> {
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let jobs = JobsServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE);
-    let catalog = CatalogServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE);
+    let jobs = JobsServer::new(rooms.clone()).max_decoding_message_size(MAX_QUESTION);
+    let catalog = CatalogServer::new(rooms.clone()).max_decoding_message_size(MAX_QUESTION);
     let mut routes = Routes::builder();
     routes
         .add_service(jobs)

@@ -12,6 +12,7 @@ mod jobs;
 mod listen;
 mod munge_layer;
 mod peers;
+mod places;
 mod runner;
 mod show;
 

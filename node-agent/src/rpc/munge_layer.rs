@@ -17,6 +17,7 @@ use crate::config::Access;
 use crate::munge;
 
 const HEALTH: &str = "/grpc.health.v1.Health/";
+const PEERS: &str = "/slurm_serve.v1.Peers/";
 
 /// What the layer knows.
 #[derive(Debug)]
@@ -131,6 +132,10 @@ impl Gate {
             return Err(Status::unauthenticated(
                 "the credential's nonce is not 32 hex digits",
             ));
+        }
+        // Said here already: what only root may send in length nobody else gets to send.
+        if path.starts_with(PEERS) && decoded.uid != 0 {
+            return Err(super::peers::not_an_agent(decoded.uid));
         }
         let roles = roles_of(decoded.uid, &self.access).await?;
         let caller = Caller {

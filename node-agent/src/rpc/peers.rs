@@ -19,10 +19,7 @@ impl Rooms {
     ) -> Result<u32, Status> {
         let caller = Caller::of(request)?;
         if caller.uid != 0 || !caller.is_remote {
-            return Err(Status::permission_denied(format!(
-                "only the agents of a job's other nodes may call this, not uid {}",
-                caller.uid
-            )));
+            return Err(not_an_agent(caller.uid));
         }
         let asking = asking.ok_or_else(|| Status::invalid_argument("`asking` is missing"))?;
         self.models
@@ -31,6 +28,13 @@ impl Rooms {
             .map_err(status)?;
         Ok(asking.uid)
     }
+}
+
+/// Only root on another node is one.
+pub(super) fn not_an_agent(uid: u32) -> Status {
+    Status::permission_denied(format!(
+        "only the agents of a job's other nodes may call this, not uid {uid}"
+    ))
 }
 
 fn missing() -> Status {

@@ -13,6 +13,7 @@ mod srun;
 pub mod state;
 mod store;
 mod sweep;
+mod turns;
 mod users;
 mod world;
 
@@ -81,6 +82,7 @@ pub struct Models {
     /// The newest of each job.
     handles: Mutex<HashMap<u32, Handle>>,
     recovered: watch::Sender<bool>,
+    turns: turns::Turns,
 }
 
 impl Models {
@@ -91,6 +93,7 @@ impl Models {
             jobs,
             handles: Mutex::default(),
             recovered: watch::Sender::new(false),
+            turns: turns::Turns::default(),
         })
     }
 
@@ -149,6 +152,7 @@ impl Models {
         uid: u32,
         request: &v1::OpenModelRequest,
     ) -> Result<v1::OpenModelResponse, OpenError> {
+        let _turn = self.turns.of(uid).await;
         let (job, options) = self
             .admit(
                 uid,
@@ -185,6 +189,7 @@ impl Models {
         uid: u32,
         request: &v1::LaunchModelRequest,
     ) -> Result<(), OpenError> {
+        let _turn = self.turns.of(uid).await;
         let (job, options) = self
             .admit(
                 uid,
@@ -328,7 +333,7 @@ impl Models {
     pub async fn must_be_of(&self, job_id: u32, node: &str) -> Result<(), OpenError> {
         let slurm = &self.world.slurm;
         let said = |e| JobError::Slurm(job_id, e);
-        let job = self.jobs.find(job_id, 0, &self.world.node, slurm).await?;
+        let job = self.jobs.find(job_id, &self.world.node, slurm).await?;
         let is_among = |hosts: Vec<String>| hosts.iter().any(|host| host == node);
         if is_among(slurm.host_names(&job.node_list).await.map_err(said)?) {
             return Ok(());
@@ -352,11 +357,12 @@ impl Models {
     ) -> Result<(Job, ServeOptions), OpenError> {
         let job = self
             .jobs
-            .find(job_id, restart_count, &self.world.node, &self.world.slurm)
+            .find(job_id, &self.world.node, &self.world.slurm)
             .await?;
         if job.uid != uid {
             return Err(OpenError::NotYours(job_id));
         }
+        let job = self.jobs.requeued(job, restart_count);
         let options = match &job.options {
             Some(options) if options.model.is_empty() => return Err(OpenError::NotAsked(job_id)),
             Some(options) => options.clone(),

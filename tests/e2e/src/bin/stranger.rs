@@ -46,7 +46,12 @@ enum Call {
     /// Hooks.JobStarted for a job of `uid`, with options as JSON (`{"model": …, "args": …}`).
     Started { job: u32, uid: u32, options: String },
     /// Hooks.OpenModel with options as JSON.
-    Open { job: u32, options: String },
+    Open {
+        job: u32,
+        options: String,
+        #[arg(default_value_t = 0)]
+        restart_count: u32,
+    },
     /// Hooks.LaunchModel with options, a recipe of the user's own and variables, as JSON.
     Launch {
         job: u32,
@@ -85,6 +90,10 @@ enum Call {
         uid: u32,
         asking: String,
     },
+    /// Hooks.OpenModel for `calls` jobs that do not exist, all at once; tells how many answers there were of each code.
+    Flood { calls: u32 },
+    /// Holds as many connections to the socket as it can get of `count`, until its stdin ends; tells how many those are.
+    Crowd { count: usize },
     /// grpc.health.v1 over TCP, without any credential.
     Health { address: String },
 }
@@ -152,9 +161,14 @@ async fn main() -> Result<()> {
             };
             tell(hooks.job_started(request).await, nothing);
         }
-        Call::Open { job, options } => {
+        Call::Open {
+            job,
+            options,
+            restart_count,
+        } => {
             let request = OpenModelRequest {
                 job_id: job,
+                restart_count,
                 options: Some(self::options(&options)?),
                 ..Default::default()
             };
@@ -235,6 +249,8 @@ async fn main() -> Result<()> {
                 shown(&answer.model.unwrap_or_default())
             });
         }
+        Call::Flood { calls } => flood(calls).await?,
+        Call::Crowd { count } => crowd(count)?,
         Call::Health { address } => {
             let mut health = tonic_health::pb::health_client::HealthClient::new(connect(&address).await?);
             let request = tonic_health::pb::HealthCheckRequest::default();
@@ -267,6 +283,52 @@ async fn tcp(address: &str, node: &str, kind: Credential) -> Result<()> {
         }
         tell(catalog.list_models(request).await, list);
     }
+    Ok(())
+}
+
+/// Over several connections: one holds no more calls at once than the agent allows.
+async fn flood(calls: u32) -> Result<()> {
+    let channels: Vec<_> = (0..16)
+        .map(|_| AgentChannel::unix(Path::new(SOCKET)))
+        .collect::<Result<_, _>>()?;
+    let mut asked = tokio::task::JoinSet::new();
+    for (job_id, channel) in (3_000_000..3_000_000 + calls).zip(channels.iter().cycle()) {
+        let mut hooks = HooksClient::new(channel.clone());
+        let request = OpenModelRequest {
+            job_id,
+            ..Default::default()
+        };
+        asked.spawn(async move {
+            hooks
+                .open_model(request)
+                .await
+                .map_or_else(|s| code(s.code()), |_| "OK".into())
+        });
+    }
+    let mut answers = std::collections::BTreeMap::<String, u32>::new();
+    while let Some(answer) = asked.join_next().await {
+        *answers.entry(answer?).or_default() += 1;
+    }
+    println!("{answers:?}");
+    Ok(())
+}
+
+/// Those that the agent closes at once do not count.
+fn crowd(count: usize) -> Result<()> {
+    use std::io::Read;
+    let mut held = Vec::new();
+    for _ in 0..count {
+        match std::os::unix::net::UnixStream::connect(SOCKET) {
+            Ok(stream) => held.push(stream),
+            Err(_) => break,
+        }
+    }
+    for stream in &held {
+        stream.set_read_timeout(Some(std::time::Duration::from_millis(1)))?;
+    }
+    held.retain_mut(|stream| !matches!(stream.read(&mut [0; 1]), Ok(0)));
+    println!("{}", held.len());
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
     Ok(())
 }
 

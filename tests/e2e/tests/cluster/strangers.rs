@@ -96,6 +96,10 @@ fn by_grpc(site: &Site) -> Result<()> {
         ensure!(his.replace(&id, "4000000") == none, "{his} {none}");
     }
     refused(&["open", &id, stub], "PERMISSION_DENIED: ")?;
+    // Nor does he make its model one of an earlier run, so that its own steps wait for that one's end.
+    refused(&["open", &id, stub, "4000000000"], "PERMISSION_DENIED: ")?;
+    let own = stranger(node, "alice", &["open", &id, stub])?;
+    ensure!(own.starts_with("OK ") && !own.contains("launch: true"), "{own}");
     refused(&["launch", &id, stub], "PERMISSION_DENIED: ")?;
     refused(&["started", &id, "2002", stub], "PERMISSION_DENIED: ")?;
     refused(&["ending", &id], "PERMISSION_DENIED: ")?;
