@@ -15,7 +15,10 @@ use super::errors::ApiError;
 /// The longest body that is passed on.
 pub const LIMIT: usize = 64 << 20;
 
-/// All bodies that are held at one time.
+/// What of each body is held in any case: whoever fills the budget with long ones keeps no usual request out.
+const FREE: usize = 64 << 10;
+
+/// All that is held at one time of bodies beyond that.
 const BUDGET: usize = 512 << 20;
 
 /// How long a client may pause while sending its body.
@@ -58,10 +61,13 @@ impl Budget {
                 Some(frame) => frame.map_err(|e| broken(&e))?,
             };
             let Ok(data) = frame.into_data() else { continue };
-            if bytes.len() + grown.len() + data.len() > LIMIT {
+            let before = bytes.len() + grown.len();
+            let after = before + data.len();
+            if after > LIMIT {
                 return Err(too_long());
             }
-            self.extend(&mut share, data.len())?;
+            let counted = after.saturating_sub(FREE) - before.saturating_sub(FREE);
+            self.extend(&mut share, counted)?;
             if bytes.is_empty() && grown.is_empty() {
                 bytes = data;
             } else {
@@ -147,10 +153,12 @@ mod tests {
     #[tokio::test]
     async fn the_sum_is_bounded_and_given_back() {
         let budget = Budget(Arc::new(Semaphore::new(10)));
-        let first = budget.hold(Body::from("12345678"), None).await.unwrap();
-        let second = budget.hold(Body::from("12345678"), None).await.unwrap_err();
+        let long = || Body::from(vec![b'x'; FREE + 8]);
+        let first = budget.hold(long(), None).await.unwrap();
+        let second = budget.hold(long(), None).await.unwrap_err();
         assert_eq!(second.code, "gateway_busy");
-        drop(first);
         assert!(budget.hold(Body::from("12345678"), None).await.is_ok());
+        drop(first);
+        assert!(budget.hold(long(), None).await.is_ok());
     }
 }

@@ -10,6 +10,7 @@ mod catalog;
 mod hooks;
 mod jobs;
 mod listen;
+mod measure;
 mod munge_layer;
 mod peers;
 mod places;

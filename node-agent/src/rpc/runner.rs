@@ -12,7 +12,7 @@ use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{Caller, Rooms};
+use super::{Caller, Rooms, measure};
 use crate::serve::{Attach, AttachRefused, Handle, Known, Message, is_in_job};
 
 /// A runner says who it is at once, or is not one.
@@ -30,7 +30,7 @@ impl Runner for Rooms {
         let mut words = request.into_inner();
         let first = tokio::time::timeout(HELLO_TIMEOUT, words.next()).await;
         let Ok(Some(Ok(RunnerMessage {
-            message: Some(Said::Hello(hello)),
+            message: Some(Said::Hello(mut hello)),
         }))) = first
         else {
             return Err(Status::invalid_argument(
@@ -41,6 +41,7 @@ impl Runner for Rooms {
         let handle = handle
             .ok_or_else(|| Status::not_found(format!("no launch {} is known here", hello.generation)))?;
         let process = prove(caller, &handle)?;
+        hello.facts = hello.facts.map(measure::cut);
 
         let (outbound, stream) = mpsc::channel(16);
         let (reply, answer) = oneshot::channel();
@@ -57,12 +58,13 @@ impl Runner for Rooms {
         };
         let connection = answer.map_err(refusal)?;
         tokio::spawn(async move {
+            let mut pace = measure::Pace::new();
             while let Some(Ok(RunnerMessage { message: Some(said) })) = words.next().await {
                 match said {
                     Said::Facts(facts) => {
                         if handle
                             .messages
-                            .send(Message::Facts(connection, Box::new(facts)))
+                            .send(Message::Facts(connection, Box::new(measure::cut(facts))))
                             .await
                             .is_err()
                         {
@@ -72,6 +74,7 @@ impl Runner for Rooms {
                     Said::Log(log) => handle.log.push(log.lines, log.dropped),
                     Said::Hello(_) => break,
                 }
+                pace.heard().await;
             }
             let _ = handle.messages.send(Message::Detached(connection)).await;
         });

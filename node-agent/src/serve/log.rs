@@ -55,7 +55,8 @@ impl LogTail {
     /// Adds lines; forgets the oldest beyond the bounds.
     pub fn push(&self, lines: Vec<String>, dropped: u64) {
         let mut kept = self.lock();
-        kept.dropped += dropped;
+        // As the runner says, who may say anything.
+        kept.dropped = kept.dropped.saturating_add(dropped);
         for mut line in lines {
             if line.len() > MAX_LINE {
                 let cut = (0..=MAX_LINE)
@@ -98,7 +99,7 @@ impl LogTail {
         let dropped = if from == 0 { kept.dropped } else { 0 };
         Part {
             lines,
-            dropped: lost + dropped,
+            dropped: lost.saturating_add(dropped),
             next: kept.first + kept.lines.len() as u64,
             closed: kept.closed,
         }

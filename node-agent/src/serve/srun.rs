@@ -5,12 +5,14 @@
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
 
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, User, getgrouplist, setgid, setgroups, setsid, setuid};
 use tokio::process::{Child, Command};
@@ -38,8 +40,6 @@ pub struct StepStart<'a> {
     pub generation: &'a str,
     /// Shown once by the runner.
     pub nonce: &'a str,
-    /// Where the client's own words go; made anew, readable by root alone.
-    pub log: &'a Path,
 }
 
 /// Why the client did not start.
@@ -48,20 +48,30 @@ pub enum StartError {
     /// The groups of the user are not to be had.
     #[error("groups of {0}: {1}; does identity resolve on this node?")]
     Groups(String, nix::Error),
-    /// The log cannot be made.
-    #[error("{0}: {1}")]
-    Log(String, std::io::Error),
+    /// There is no memory for what it says.
+    #[error("a memfd for srun's words cannot be made: {0}")]
+    Words(io::Error),
     /// srun cannot be run.
     #[error("srun cannot be run as {0}: {1}; set agent.slurm_bin_dir")]
-    Spawn(String, std::io::Error),
+    Spawn(String, io::Error),
 }
 
+/// What the client writes on stdout and stderr.
+///
+/// It is the user's process, who can take its descriptors (pidfd_getfd(2)) and write without end: a file on the agent's tmpfs would fill
+/// /run for the whole node. This is memory of a fixed size.
+#[derive(Debug)]
+pub struct Words(File);
+
+/// What fits. srun says a line or two.
+const WORDS: u16 = 16 * 1024;
+
 /// Starts the client.
-pub fn start(step: &StepStart<'_>) -> Result<(Child, Known), StartError> {
+pub fn start(step: &StepStart<'_>) -> Result<(Child, Known, Words), StartError> {
     let user = step.user;
     let name = CString::new(user.name.clone()).unwrap_or_default();
     let groups = getgrouplist(&name, user.gid).map_err(|e| StartError::Groups(user.name.clone(), e))?;
-    let log = create_log(step.log).map_err(|e| StartError::Log(step.log.display().to_string(), e))?;
+    let words = Words::new().map_err(StartError::Words)?;
 
     let mut command = Command::new(step.srun);
     command
@@ -92,13 +102,11 @@ pub fn start(step: &StepStart<'_>) -> Result<(Child, Known), StartError> {
     command
         .env("SLURM_SERVE_GENERATION", step.generation)
         .env("SLURM_SERVE_NONCE", step.nonce);
-    let errors = log
-        .try_clone()
-        .map_err(|e| StartError::Log(step.log.display().to_string(), e))?;
+    let copy = || words.0.try_clone().map_err(StartError::Words);
     command
         .stdin(Stdio::null())
-        .stdout(Stdio::from(log))
-        .stderr(Stdio::from(errors))
+        .stdout(copy()?)
+        .stderr(copy()?)
         .current_dir("/");
 
     let (uid, gid) = (user.uid, user.gid);
@@ -115,7 +123,7 @@ pub fn start(step: &StepStart<'_>) -> Result<(Child, Known), StartError> {
         .and_then(|pid| i32::try_from(pid).ok())
         .unwrap_or_default();
     let known = Known::of(pid).unwrap_or(Known { pid, start: 0 });
-    Ok((child, known))
+    Ok((child, known, words))
 }
 
 fn drop_privileges(uid: Uid, gid: Gid, groups: &[Gid]) -> nix::Result<()> {
@@ -132,26 +140,34 @@ fn drop_privileges(uid: Uid, gid: Gid, groups: &[Gid]) -> nix::Result<()> {
     Ok(())
 }
 
-fn create_log(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .read(true)
-        .write(true)
-        .mode(0o600)
-        .open(path)
+impl Words {
+    fn new() -> io::Result<Self> {
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        // Where vm.memfd_noexec demands it; kernels before 6.3 do not know it.
+        let no_exec = MFdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
+        let name = c"slurm-serve srun";
+        let file: File = memfd_create(name, flags | no_exec)
+            .or_else(|_| memfd_create(name, flags))?
+            .into();
+        file.set_len(WORDS.into())?;
+        let seals = SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(Self(file))
+    }
+
+    /// What the client said last, as one line.
+    pub fn last(&self) -> String {
+        let mut bytes = vec![0; WORDS.into()];
+        let read = self.0.read_at(&mut bytes, 0).unwrap_or(0);
+        last_words(&bytes[..read])
+    }
 }
 
-/// What the client said last, as one line.
-pub fn last_words(log: &Path) -> String {
-    let mut text = String::new();
-    if let Ok(mut file) = File::open(log) {
-        let length = file.metadata().map(|meta| meta.len()).unwrap_or(0);
-        let _ = file.seek(SeekFrom::Start(length.saturating_sub(2048)));
-        let mut bytes = Vec::new();
-        let _ = file.take(2048).read_to_end(&mut bytes);
-        text = String::from_utf8_lossy(&bytes).into_owned();
-    }
+/// The last two lines of what stands before the first NUL.
+fn last_words(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[end.saturating_sub(2048)..end]);
+    let text = text.replace(|c: char| c.is_control() && c != '\n', " ");
     let lines = text.lines().map(|line| {
         line.trim_start_matches("srun: ")
             .trim_start_matches("error: ")
@@ -184,16 +200,28 @@ mod tests {
 
     #[test]
     fn the_last_words_are_one_line() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
-        std::fs::write(&log, "srun: error: Unable to confirm allocation for job 5: Job is pending execution\nsrun: Check SLURM_JOB_ID\n").unwrap();
-        let words = last_words(&log);
+        let said = b"srun: error: Unable to confirm allocation for job 5: Job is pending execution\nsrun: Check SLURM_JOB_ID\n\0\0";
+        let words = last_words(said);
         assert_eq!(
             words,
             "Unable to confirm allocation for job 5: Job is pending execution; Check SLURM_JOB_ID"
         );
         assert!(is_passing(&words));
         assert!(!is_passing("Invalid job id specified"));
-        assert_eq!(last_words(&folder.path().join("none")), "srun said nothing");
+        assert_eq!(last_words(b"\0"), "srun said nothing");
+        assert_eq!(last_words(b"a\x1b[2Jb\n"), "a [2Jb");
+    }
+
+    #[test]
+    fn who_takes_its_descriptor_cannot_fill_the_memory() {
+        use std::io::Write;
+
+        let words = Words::new().unwrap();
+        let mut taken = words.0.try_clone().unwrap();
+        taken.write_all(b"srun: hello\n").unwrap();
+        assert_eq!(words.last(), "hello");
+        assert!(taken.write_all(&vec![b'x'; 1 << 20]).is_err());
+        assert!(taken.set_len(1 << 20).is_err());
+        assert_eq!(taken.metadata().unwrap().len(), u64::from(WORDS));
     }
 }

@@ -169,7 +169,6 @@ pub struct StoreError {
 pub struct Store {
     launches: PathBuf,
     secrets: PathBuf,
-    logs: PathBuf,
 }
 
 impl Store {
@@ -178,9 +177,8 @@ impl Store {
         let store = Self {
             launches: state_dir.join("launches"),
             secrets: run_dir.join("secrets"),
-            logs: run_dir.join("srun"),
         };
-        for folder in [&store.launches, &store.secrets, &store.logs] {
+        for folder in [&store.launches, &store.secrets] {
             let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
             made.map_err(|source| StoreError {
                 path: folder.clone(),
@@ -202,11 +200,7 @@ impl Store {
 
     /// Forgets it all. What is already gone is fine; what cannot be removed is said in the log.
     pub fn forget(&self, generation: &str) {
-        let files = [
-            file(&self.launches, generation),
-            file(&self.secrets, generation),
-            self.client_log(generation),
-        ];
+        let files = [file(&self.launches, generation), file(&self.secrets, generation)];
         for path in files {
             if let Err(e) = fs::remove_file(&path)
                 && e.kind() != std::io::ErrorKind::NotFound
@@ -246,11 +240,6 @@ impl Store {
             }
         }
         found
-    }
-
-    /// Where the srun client's own output goes.
-    pub fn client_log(&self, generation: &str) -> PathBuf {
-        self.logs.join(format!("{generation}.log"))
     }
 }
 

@@ -57,7 +57,6 @@ impl Task {
     pub(super) async fn start_step(&mut self) {
         let (uid, generation) = (self.launch.uid, self.run_generation());
         let user = users::by_uid(uid).await;
-        let log = self.world.store.client_log(&self.launch.generation);
         let started = match user {
             Err(why) => Err(why),
             Ok(user) => srun::start(&srun::StepStart {
@@ -70,13 +69,13 @@ impl Task {
                 socket: &self.world.config.socket,
                 generation: &generation,
                 nonce: self.secrets.nonce.as_deref().unwrap_or_default(),
-                log: &log,
             })
             .map_err(|e| e.to_string()),
         };
         match started {
-            Ok((client, known)) => {
+            Ok((client, known, words)) => {
                 self.client = Some(client);
+                self.words = Some(words);
                 self.launch.client = Some((known.pid, known.start));
                 self.keep();
             }
@@ -101,7 +100,7 @@ impl Task {
             self.run_event(RunEvent::StepExited).await;
             return;
         }
-        let text = srun::last_words(&self.world.store.client_log(&self.launch.generation));
+        let text = self.words.take().map(|words| words.last()).unwrap_or_default();
         let passing = srun::is_passing(&text);
         self.run_event(RunEvent::StepRefused { text, passing }).await;
     }

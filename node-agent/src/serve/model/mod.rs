@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 use super::log::LogTail;
 use super::process::Known;
+use super::srun;
 use super::state::{Event, Life, RunEvent, asked_ending};
 use super::store::{Launch, Secrets};
 use super::world::World;
@@ -118,6 +119,8 @@ pub struct Task {
     runner_deadline: Option<Instant>,
     retry_at: Option<Instant>,
     client: Option<tokio::process::Child>,
+    /// What that client says.
+    words: Option<srun::Words>,
     books: Books,
     /// The revision with which it left the catalog, while that is waited for.
     leaving: Option<(u64, Instant)>,
@@ -178,6 +181,7 @@ pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: boo
         runner_deadline: None,
         retry_at: None,
         client: None,
+        words: None,
         books: Books::default(),
         leaving: None,
     };

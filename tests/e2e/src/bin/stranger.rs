@@ -92,7 +92,7 @@ enum Call {
     },
     /// Hooks.OpenModel for `calls` jobs that do not exist, all at once; tells how many answers there were of each code.
     Flood { calls: u32 },
-    /// Holds as many connections to the socket as it can get of `count`, until its stdin ends; tells how many those are.
+    /// Holds as many connections to the socket as it can get of `count`, until it is killed; tells how many those are.
     Crowd { count: usize },
     /// grpc.health.v1 over TCP, without any credential.
     Health { address: String },
@@ -250,7 +250,7 @@ async fn main() -> Result<()> {
             });
         }
         Call::Flood { calls } => flood(calls).await?,
-        Call::Crowd { count } => crowd(count)?,
+        Call::Crowd { count } => match crowd(count)? {},
         Call::Health { address } => {
             let mut health = tonic_health::pb::health_client::HealthClient::new(connect(&address).await?);
             let request = tonic_health::pb::HealthCheckRequest::default();
@@ -314,7 +314,7 @@ async fn flood(calls: u32) -> Result<()> {
 }
 
 /// Those that the agent closes at once do not count.
-fn crowd(count: usize) -> Result<()> {
+fn crowd(count: usize) -> Result<std::convert::Infallible> {
     use std::io::Read;
     let mut held = Vec::new();
     for _ in 0..count {
@@ -328,8 +328,9 @@ fn crowd(count: usize) -> Result<()> {
     }
     held.retain_mut(|stream| !matches!(stream.read(&mut [0; 1]), Ok(0)));
     println!("{}", held.len());
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    Ok(())
+    loop {
+        std::thread::park();
+    }
 }
 
 async fn connect(address: &str) -> Result<Channel> {

@@ -1,14 +1,18 @@
 //! Other users, other nodes, other programs: what they may not have, they don't get, and are told in one line.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use serve_e2e::{Job, Site, has};
+use serve_lab::wait_for;
 
-use crate::{Test, stranger};
+use crate::{Test, stranger, until};
 
 /// All of them.
 pub const TESTS: &[Test] = &[
     ("another_user_gets_nothing_by_sserve", by_sserve),
     ("another_user_gets_nothing_by_grpc", by_grpc),
+    ("a_user_who_floods_the_agent_locks_nobody_out", flooded),
     ("a_job_tells_its_key_to_its_owner_alone", key_stays),
     ("nobody_else_can_be_the_runner", false_runners),
     (
@@ -159,6 +163,42 @@ fn peers(site: &Site) -> Result<()> {
     let answer = ask("root", "alice", first.name())?;
     has(&answer, &["OK ", "\"key\":\"MUNGE:"])?;
     ensure!(!answer.contains(&key), "the key went over the wire in clear text");
+    Ok(())
+}
+
+/// bob holds all the connections he can get, and asks of hundreds of jobs at once; alice's job gets its model all the same.
+fn flooded(site: &Site) -> Result<()> {
+    let node = site.node(1);
+    let crowd = node
+        .command("bob", ["/usr/lib/slurm-serve/stranger", "crowd", "2000"])
+        .spawn("/tmp/crowd.log")?;
+    let held = || Ok(node.read_text("/tmp/crowd.log")?.trim().parse::<u32>().ok());
+    let held = wait_for(Duration::from_secs(20), "bob to hold what he gets", held)?;
+    let flood = node
+        .command("bob", ["/usr/lib/slurm-serve/stranger", "flood", "400"])
+        .spawn("/tmp/flood.log")?;
+    let mut most = 0;
+    let job = site.sbatch(
+        "alice",
+        &["-w", node.name(), "--serve-model=stub"],
+        "echo model $SERVE_MODEL",
+    )?;
+    until("alice's job to be over", || {
+        let running = node.processes()?;
+        let asking = running.iter().filter(|one| one.command.starts_with("squeue -h"));
+        most = most.max(asking.count());
+        Ok(job.output().contains("\nmodel stub\n"))
+    })
+    .with_context(|| job.explain())?;
+    // Four of bob's questions, and what the agent asks for itself.
+    ensure!(most <= 8, "{most} commands of Slurm's at once");
+    ensure!((16..=512).contains(&held), "bob holds {held} connections");
+    ensure!(stranger(node, "alice", &["list"])?.starts_with("OK ["));
+    has(&site.whole_agent_log(node)?, &["no more are taken from it"])?;
+    flood.kill()?;
+    crowd.kill()?;
+    node.command("root", ["rm", "-f", "/tmp/crowd.log", "/tmp/flood.log"])
+        .run()?;
     Ok(())
 }
 
