@@ -34,7 +34,7 @@ pub struct AgentArgs {
 /// Runs until it is told to end. The error is one line.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let slurm = Slurm::new(&config.agent);
-    let node = node_name(&config.agent);
+    let node = config.agent.own_node();
     let address = address(&config.agent, &slurm, &node).await;
     let end_budget = end_budget(&slurm, &config.agent).await;
     let store = Store::open(&config.agent.state_dir, &config.agent.run_dir)?;
@@ -98,16 +98,6 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 fn stop() -> anyhow::Result<()> {
     tracing::info!("ending; models keep running, their runners come back to the next agent");
     Ok(())
-}
-
-fn node_name(config: &config::Agent) -> String {
-    if !config.node_name.is_empty() {
-        return config.node_name.clone();
-    }
-    let host = nix::unistd::gethostname()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    host.split('.').next().unwrap_or_default().to_owned()
 }
 
 /// Slurm's NodeAddr; a node that Slurm does not know, or a Slurm that does not answer, leaves the node's name.

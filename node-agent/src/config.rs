@@ -112,6 +112,18 @@ impl Default for Agent {
     }
 }
 
+impl Agent {
+    /// Slurm's name of this node: as set, else the host's short name.
+    pub fn own_node(&self) -> String {
+        if !self.node_name.is_empty() {
+            return self.node_name.clone();
+        }
+        let host = nix::unistd::gethostname().unwrap_or_default();
+        let host = host.to_string_lossy();
+        host.split('.').next().unwrap_or_default().to_owned()
+    }
+}
+
 /// `[access]`: who has which role over TCP.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -26,7 +26,7 @@ pub mod munge;
 pub mod peers;
 pub mod plugin_file;
 pub mod rpc;
-pub mod selftest_engine;
+pub mod selftest;
 pub mod serve;
 pub mod service_manager;
 pub mod slurm;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use slurm_serve::config::{self, Config};
-use slurm_serve::{agent, gateway, limits, selftest_engine, step};
+use slurm_serve::{agent, gateway, limits, selftest, step};
 
 /// Models served as a property of Slurm jobs.
 #[derive(Debug, Parser)]
@@ -29,20 +29,16 @@ enum Command {
     Gateway(gateway::GatewayArgs),
     /// An engine without a model, for `sserve selftest`; started by a runner.
     #[command(hide = true)]
-    SelftestEngine(selftest_engine::EngineArgs),
-    /// What this process sees of its surroundings, as the selftest's engine tells it; one line of JSON.
+    SelftestEngine(selftest::EngineArgs),
+    /// Asks that engine, from inside the job; for `sserve selftest`.
     #[command(hide = true)]
-    SelftestFacts,
+    SelftestClient(selftest::ClientArgs),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::Step(args) = cli.command {
         return step::main(args);
-    }
-    if matches!(cli.command, Command::SelftestFacts) {
-        println!("{}", serde_json::json!(selftest_engine::Facts::here()));
-        return ExitCode::SUCCESS;
     }
     match resident(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,8 +77,9 @@ fn resident(cli: Cli) -> anyhow::Result<()> {
         match cli.command {
             Command::Agent(_) => agent::run(config).await,
             Command::Gateway(args) => gateway::run(config, args).await,
-            Command::SelftestEngine(args) => selftest_engine::run(args).await,
-            Command::Step(_) | Command::SelftestFacts => Ok(()),
+            Command::SelftestEngine(args) => selftest::run_engine(args).await,
+            Command::SelftestClient(args) => selftest::run_client(args).await,
+            Command::Step(_) => Ok(()),
         }
     })
 }

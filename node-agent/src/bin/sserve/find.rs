@@ -274,13 +274,7 @@ impl Agents {
 
     /// Whether Slurm's `node` is this host, as far as names tell.
     fn is_here(&self, node: &str) -> bool {
-        let named = &self.config.agent.node_name;
-        if !named.is_empty() {
-            return named == node;
-        }
-        let host = nix::unistd::gethostname().unwrap_or_default();
-        let host = host.to_string_lossy();
-        host.split('.').next() == Some(node)
+        self.config.agent.own_node() == node
     }
 }
 

@@ -108,7 +108,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Verb::Recipes(args) => recipes::run(args, agents.config(), json).await,
             Verb::Plugin(args) => plugin::run(args, json),
             Verb::Health(args) => health::run(&args, named),
-            Verb::Selftest(args) => selftest::run(args).await,
+            Verb::Selftest(args) => selftest::run(args, agents, json).await,
             Verb::Doctor(args) => doctor::run(args, named, json).await,
         }
     });

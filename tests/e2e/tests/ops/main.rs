@@ -1,9 +1,10 @@
-//! What admins have to hand, on a cluster of their own: `sserve health` as Slurm's HealthCheckProgram, `sserve doctor`.
+//! What admins have to hand, on a cluster of their own: `sserve health` as Slurm's HealthCheckProgram, `sserve doctor`, `sserve selftest`.
 //!
 //! `cargo test -p serve-e2e --test ops -- NAME` runs some; `SLURM=26.05` takes another release than 24.11.
 
 mod doctor;
 mod health;
+mod selftest;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // They share the nodes that they change.
     arguments.test_threads = Some(1);
-    let tests: Vec<Test> = [health::TESTS, doctor::TESTS].concat();
+    let tests: Vec<Test> = [health::TESTS, doctor::TESTS, selftest::TESTS].concat();
     if arguments.list {
         let listed = tests.into_iter().map(|(name, _)| Trial::test(name, || Ok(())));
         libtest_mimic::run(&arguments, listed.collect()).exit();
@@ -30,6 +31,8 @@ fn main() -> Result<()> {
             ("HealthCheckProgram", health::PROGRAM),
             ("HealthCheckInterval", "1"),
             ("HealthCheckNodeState", "ANY"),
+            // Time enough for a request in flight at a job's end.
+            ("KillWait", "20"),
         ]
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into(),

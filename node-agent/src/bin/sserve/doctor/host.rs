@@ -78,7 +78,7 @@ impl Host {
             }
         };
         let slurmd = slurmd();
-        let node = name(&config);
+        let node = config.agent.own_node();
         let record = slurm.node_record(&node).await.ok();
         let role = match slurmd.is_some() || record.is_some() {
             true => Role::Compute,
@@ -103,16 +103,6 @@ impl Host {
             .find_map(|word| word.strip_prefix(&prefix))
             .filter(|value| *value != "(null)")
     }
-}
-
-fn name(config: &Config) -> String {
-    let named = config.agent.node_name.clone();
-    if !named.is_empty() {
-        return named;
-    }
-    let host = nix::unistd::gethostname().unwrap_or_default();
-    let host = host.to_string_lossy();
-    host.split('.').next().unwrap_or_default().to_owned()
 }
 
 /// The oldest process of that name: its children bear it for a moment before they become slurmstepds.

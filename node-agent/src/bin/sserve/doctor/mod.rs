@@ -14,6 +14,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+pub use self::gpus::by_slurm as gpus_by_slurm;
+
 use self::finding::{Finding, Findings, Verdict};
 use self::host::{Host, Role};
 use crate::failure::Failure;
