@@ -87,6 +87,9 @@ pub struct Kept {
     pub ever_ready: bool,
     /// See [`Life::asked`]; 0: nobody did.
     pub asked: i32,
+    /// The cause of the end that its runner has begun; 0: it has not.
+    #[serde(default)]
+    pub ending: i32,
 }
 
 /// What happens to a model.
@@ -221,18 +224,25 @@ impl Life {
 
     /// A model of a former life of the agent, whose runner is expected back, or whose next step is still to be started.
     pub fn recovered(kept: Kept) -> Self {
-        let asked = Cause::try_from(kept.asked)
-            .ok()
-            .filter(|cause| *cause != Cause::Unspecified);
+        let (asked, ending) = (known(kept.asked), known(kept.ending));
         Self {
             state: match kept {
                 Kept { restarting: true, .. } => ModelState::Restarting,
                 // Its runner is told, or told again, when it is back.
-                _ if asked.is_some() => ModelState::Draining,
+                _ if asked.is_some() || ending.is_some() => ModelState::Draining,
                 Kept { was_ready: true, .. } => ModelState::Ready,
                 _ => ModelState::Launching,
             },
             asked,
+            ending: ending.map(|cause| match is_asked(cause) {
+                true => asked_ending(cause),
+                // Until its runner says it once more.
+                false => failure(
+                    cause,
+                    "it failed while the agent was away",
+                    "the server's log says why",
+                ),
+            }),
             attempt: kept.attempt,
             run: kept.run,
             steps: u32::from(!kept.restarting),
@@ -252,6 +262,7 @@ impl Life {
             was_ready: self.was_ready,
             ever_ready: self.ever_ready,
             asked: self.asked.map_or(0, i32::from),
+            ending: self.ending.as_ref().map_or(0, |ending| ending.cause),
         }
     }
 
@@ -359,6 +370,8 @@ impl Life {
         match (self.state, self.asked) {
             // Asked to end while nobody was there to be told.
             (ModelState::Draining, Some(cause)) => vec![Action::SendStop(cause), Action::AwaitRelease],
+            // It began to end by itself; whoever waited for the catalogs then may have died since.
+            (ModelState::Draining, None) => vec![Action::AwaitRelease],
             (ModelState::Launching, _) => vec![Action::SendOrder],
             _ => Vec::new(),
         }
@@ -394,9 +407,7 @@ impl Life {
                 }
             }
             RunnerPhase::Leaving | RunnerPhase::Draining => {
-                if self.ending.is_none() {
-                    self.ending = facts.ending;
-                }
+                self.ending = facts.ending.or(self.ending.take());
                 if self.state != ModelState::Draining {
                     self.state = ModelState::Draining;
                     actions.push(Action::AwaitRelease);
@@ -500,6 +511,13 @@ impl Life {
         self.attached = false;
         vec![Action::KillStep, Action::Close { failed }]
     }
+}
+
+/// As it was kept.
+fn known(cause: i32) -> Option<Cause> {
+    Cause::try_from(cause)
+        .ok()
+        .filter(|cause| *cause != Cause::Unspecified)
 }
 
 fn failure(cause: Cause, text: &str, hint: &str) -> Ending {

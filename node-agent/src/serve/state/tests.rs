@@ -310,3 +310,25 @@ fn a_life_between_two_attempts_survives_the_agent() {
         [Action::StartStep, Action::ArmLaunchDeadline]
     );
 }
+
+/// A restart of the agent must not announce again what is already on its way out.
+#[test]
+fn an_end_that_has_begun_survives_the_agent() {
+    let mut life = hardy();
+    life.step(ends(RunnerPhase::Leaving, died()));
+    let mut next = Life::recovered(life.kept());
+    assert_eq!(next.state, ModelState::Draining);
+    next.step(ends(RunnerPhase::Leaving, died()));
+    assert_eq!(
+        next.ending.as_ref().unwrap().text,
+        died().text,
+        "the runner's own words, once it is back"
+    );
+    assert_eq!(
+        next.step(of(RunEvent::Attached)),
+        [Action::AwaitRelease],
+        "who waited for the catalogs is gone"
+    );
+    next.step(of(RunEvent::RunnerDied));
+    assert_eq!(next.state, ModelState::Failed);
+}
