@@ -6,6 +6,7 @@
 
 mod agent;
 mod runner;
+mod walk;
 mod world;
 
 use std::collections::BTreeSet;

@@ -173,6 +173,11 @@ impl World {
         world
     }
 
+    /// From now on, so many more faults.
+    pub fn may_go_wrong(&mut self, left: Faults) {
+        self.left = left;
+    }
+
     /// What goes on by itself.
     pub fn by_itself(&self, acts: &mut Vec<Act>) {
         let mut may = |act, when: bool| {
