@@ -1,9 +1,11 @@
 //! Processes by pid *and* start time, so that a pid that was used again is never taken for the old one.
 
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use tokio::process::Child;
 
 /// A process that is meant, and no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,33 @@ impl Known {
             let _ = kill(Pid::from_raw(self.pid), signal);
         }
     }
+}
+
+/// Ends a process group by SIGTERM, and by SIGKILL if its leader is still there after `grace`. Returns at once. `child` is the leader if it is a
+/// child of ours: it is reaped, also if it had ended before anybody waited for it.
+pub fn end_group(child: Option<Child>, leader: Option<Known>, grace: Duration) {
+    let Some(leader) = leader.filter(|leader| leader.is_alive()) else {
+        // A child that has ended is reaped when it is dropped.
+        return drop(child);
+    };
+    leader.kill_group(Signal::SIGTERM);
+    tokio::spawn(async move {
+        let gone = async {
+            match child {
+                Some(mut child) => {
+                    let _ = child.wait().await;
+                }
+                None => {
+                    while leader.is_alive() {
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        };
+        if tokio::time::timeout(grace, gone).await.is_err() {
+            leader.kill_group(Signal::SIGKILL);
+        }
+    });
 }
 
 /// Is this cgroup frozen, itself or by one above it? `root` is where cgroups are mounted.
@@ -122,6 +151,43 @@ mod tests {
             }
             .is_alive()
         );
+    }
+
+    fn state(known: Known) -> Option<char> {
+        let stat = procfs::process::Process::new(known.pid).and_then(|process| process.stat());
+        stat.ok().map(|stat| stat.state)
+    }
+
+    async fn until(known: Known, wanted: Option<char>) {
+        let seen = async {
+            while state(known) != wanted {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let seen = tokio::time::timeout(Duration::from_secs(20), seen).await;
+        seen.unwrap_or_else(|_| panic!("is {:?}, not {wanted:?}", state(known)));
+    }
+
+    #[tokio::test]
+    async fn a_child_that_is_to_end_leaves_no_zombie_whenever_it_ends() {
+        let start = |script| {
+            let mut command = tokio::process::Command::new("sh");
+            let child = command.args(["-c", script]).process_group(0).spawn().unwrap();
+            let known = Known::of(child.id().unwrap() as i32).unwrap();
+            (child, known)
+        };
+        let (ended, known) = start("true");
+        until(known, Some('Z')).await;
+        end_group(Some(ended), Some(known), Duration::from_secs(20));
+        until(known, None).await;
+
+        let (willing, known) = start("sleep 60");
+        end_group(Some(willing), Some(known), Duration::from_secs(20));
+        until(known, None).await;
+
+        let (stubborn, known) = start("trap '' TERM; while :; do sleep 1; done");
+        end_group(Some(stubborn), Some(known), Duration::from_millis(50));
+        until(known, None).await;
     }
 
     #[test]

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use nix::sys::signal::Signal;
 use slurm_serve_proto::v1::{self, Cause, RunnerPhase};
 use slurm_serve_recipe::Recipe;
 use tokio::time::Instant;
 
 use super::{Message, Task};
-use crate::serve::process::Known;
+use crate::serve::process::{Known, end_group};
 use crate::serve::state::{Action, Event, RunEvent};
 use crate::serve::{srun, sweep, users};
 use crate::slurm::SlurmJob;
@@ -47,7 +46,7 @@ impl Task {
                 let revision = self.publish();
                 self.leaving = Some((revision, Instant::now() + config.settle_timeout));
             }
-            Action::KillStep => self.kill_step().await,
+            Action::KillStep => self.kill_step(),
             Action::NewAttempt => self.new_attempt(),
             Action::RestartLater => self.restart_later(),
             Action::Close { failed } => self.close(failed),
@@ -169,35 +168,10 @@ impl Task {
         });
     }
 
-    pub(super) async fn kill_step(&mut self) {
-        if self.client.is_none() && self.launch.client.is_none() {
-            return;
-        }
+    /// srun passes a TERM on to the step; what does not end by that is killed.
+    pub(super) fn kill_step(&mut self) {
         let known = self.launch.client.map(|(pid, start)| Known { pid, start });
-        let Some(known) = known.filter(|known| known.is_alive()) else {
-            return;
-        };
-        // srun passes a TERM on to the step; what does not end by that is killed.
-        known.kill_group(Signal::SIGTERM);
-        let client = self.client.take();
-        let grace = self.world.config.runner_timeout;
-        tokio::spawn(async move {
-            let gone = async {
-                match client {
-                    Some(mut client) => {
-                        let _ = client.wait().await;
-                    }
-                    None => {
-                        while known.is_alive() {
-                            tokio::time::sleep(Duration::from_millis(50)).await;
-                        }
-                    }
-                }
-            };
-            if tokio::time::timeout(grace, gone).await.is_err() {
-                known.kill_group(Signal::SIGKILL);
-            }
-        });
+        end_group(self.client.take(), known, self.world.config.runner_timeout);
     }
 
     pub(super) fn close(&mut self, failed: bool) {
