@@ -38,10 +38,20 @@ use std::time::Duration;
 
 use announcement::Announcement;
 pub use ending::Parts;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// `slurm-serve step`: everything it needs comes in the environment that the agent gives to srun, so there is nothing to say here.
 #[derive(Debug, Clone, clap::Args)]
 pub struct StepArgs {}
+
+/// What `sbatch --signal=` and `scancel --signal=` send to all steps of a job: a word from the user to his own programs, which would kill a
+/// runner that did not listen.
+const MEANT_FOR_OTHERS: [fn() -> SignalKind; 4] = [
+    SignalKind::user_defined1,
+    SignalKind::user_defined2,
+    SignalKind::hangup,
+    SignalKind::alarm,
+];
 
 /// Runs the step to its end: 0 if somebody asked for it, 1 if it failed.
 ///
@@ -72,5 +82,11 @@ fn prepared() -> Result<(tokio::runtime::Runtime, Announcement), String> {
         .enable_all()
         .build()
         .map_err(|e| format!("cannot start: {e}"))?;
+    let inside = runtime.enter();
+    for kind in MEANT_FOR_OTHERS {
+        // Once listened for, a signal never again does what it does by default, even if nobody listens any more.
+        drop(signal(kind()).map_err(|e| format!("cannot listen for signals: {e}"))?);
+    }
+    drop(inside);
     Ok((runtime, announcement))
 }

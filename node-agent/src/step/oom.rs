@@ -18,6 +18,11 @@ impl OomKills {
         Self { file, before }
     }
 
+    /// Whether there is a counter, and it has not risen: whatever was killed was not killed for this step's memory.
+    pub fn ruled_out(&self) -> bool {
+        self.file.is_some() && !self.happened()
+    }
+
     /// Whether it has risen since.
     pub fn happened(&self) -> bool {
         self.file.as_ref().is_some_and(|file| read(file) > self.before)
@@ -53,6 +58,17 @@ fn counter_file(cgroups: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_counter_nothing_is_ruled_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("memory.events");
+        std::fs::write(&file, "oom_kill 3\n").expect("written");
+        let kills = |file, before| OomKills { file, before };
+        assert!(!kills(None, 0).ruled_out() && !kills(None, 0).happened());
+        assert!(kills(Some(file.clone()), 3).ruled_out());
+        assert!(kills(Some(file), 2).happened());
+    }
 
     #[test]
     fn both_versions_are_found() {

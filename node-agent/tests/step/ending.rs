@@ -155,3 +155,20 @@ async fn without_an_agent_it_ends_all_the_same() {
     run.signal(Signal::SIGTERM);
     assert!(run.gone().await.success());
 }
+
+#[tokio::test]
+async fn a_users_word_to_his_own_programs_ends_nothing() {
+    let mut run = Run::ready(Wish::stub(&[])).await;
+    let engine = run.engine_pid();
+    for meant in [Signal::SIGUSR1, Signal::SIGUSR2] {
+        run.signal(meant);
+        // proctrack/linuxproc signals what is below the step's first process as well.
+        kill(Pid::from_raw(engine), meant).expect("signalled");
+    }
+    run.signal(Signal::SIGHUP);
+    run.signal(Signal::SIGALRM);
+    let served = chat(&run, streamed(1)).send().await.expect("answered");
+    assert_eq!(served.status(), 200);
+    run.signal(Signal::SIGTERM);
+    assert!(run.gone().await.success());
+}

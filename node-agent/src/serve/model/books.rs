@@ -7,7 +7,7 @@ use slurm_serve_proto::v1::Cause;
 use tokio::sync::mpsc;
 
 use super::{LOOK_EVERY, Message, Task};
-use crate::serve::state::Event;
+use crate::serve::state::{Event, asked_ending};
 use crate::serve::world::World;
 
 /// How often, and at what distance, Slurm is asked why a job ended.
@@ -117,42 +117,82 @@ fn retires_ms(launched_ms: i64, end_ms: i64, lead: Duration) -> i64 {
     end_ms - lead.min(tenth)
 }
 
-/// Why the job ended. The hooks see only that it does; Slurm's books say it once the job is past COMPLETING.
-pub(super) async fn find_cause(world: Arc<World>, job_id: u32, me: mpsc::WeakSender<Message>) {
-    let mut asked = 0_u32;
-    let cause = loop {
+/// What of a model's end Slurm's books have to explain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Its job ended, or Slurm ended its step: the hooks and the signal see only that.
+    WhyEnded,
+    /// Its runner was gone when this agent came: it may have been lost, or have ended with its job while no agent was there.
+    WhyGone,
+}
+
+/// Asks Slurm until the job is past COMPLETING, or it shows that the job goes on.
+pub(super) async fn find_cause(
+    world: Arc<World>,
+    job_id: u32,
+    question: Question,
+    me: mpsc::WeakSender<Message>,
+) {
+    let (mut asked, mut runs) = (0_u32, false);
+    let ended = loop {
         match world.slurm.job(job_id).await {
+            Ok(Some(job)) if job.state == "RUNNING" && question == Question::WhyGone => return,
             // Not in the books yet: task_exit comes before slurmctld hears of it.
-            Ok(Some(job)) if job.state == "COMPLETING" || job.state == "RUNNING" => {}
-            Ok(Some(job)) => break cause_of(&job.state),
+            Ok(Some(job)) if job.state == "COMPLETING" || job.state == "RUNNING" => {
+                runs = job.state == "RUNNING";
+            }
+            Ok(Some(job)) => break ended_by(&job.state),
             Ok(None) => return,
             Err(e) => tracing::debug!("why job {job_id} ended is not known: {e}"),
         }
         asked += 1;
         if asked == CAUSE_QUESTIONS {
-            return;
+            if !runs {
+                return;
+            }
+            break (
+                Cause::Cancelled,
+                "the server's step was cancelled; its job goes on".into(),
+            );
         }
         tokio::time::sleep(CAUSE_PAUSE).await;
     };
-    if let (Some(cause), Some(me)) = (cause, me.upgrade()) {
-        let _ = me.send(Message::JobEndedBy(cause)).await;
+    if question == Question::WhyGone && ended.0 == Cause::JobEnded {
+        // It may as well have been lost before its job ended.
+        return;
+    }
+    if let Some(me) = me.upgrade() {
+        let _ = me.send(Message::JobEndedBy(ended.0, ended.1)).await;
     }
 }
 
 /// Of a job state as squeue prints it. A job that was asked to run again is pending.
-fn cause_of(state: &str) -> Option<Cause> {
-    match state {
-        "CANCELLED" => Some(Cause::Cancelled),
-        "TIMEOUT" | "DEADLINE" => Some(Cause::TimeLimit),
-        "PREEMPTED" => Some(Cause::Preempted),
-        "PENDING" | "REQUEUED" | "CONFIGURING" => Some(Cause::Requeued),
-        _ => None,
-    }
+fn ended_by(state: &str) -> (Cause, String) {
+    let cause = match state {
+        "CANCELLED" => Cause::Cancelled,
+        "TIMEOUT" | "DEADLINE" => Cause::TimeLimit,
+        "PREEMPTED" => Cause::Preempted,
+        "PENDING" | "REQUEUED" | "CONFIGURING" => Cause::Requeued,
+        "COMPLETED" => Cause::JobEnded,
+        other => return (Cause::JobEnded, format!("the job ended: {other}")),
+    };
+    (cause, asked_ending(cause).text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_slurm_says_of_the_jobs_end_is_told() {
+        assert_eq!(ended_by("TIMEOUT").0, Cause::TimeLimit);
+        assert_eq!(ended_by("PENDING").0, Cause::Requeued);
+        assert_eq!(ended_by("COMPLETED"), (Cause::JobEnded, "the job ended".into()));
+        assert_eq!(
+            ended_by("NODE_FAIL"),
+            (Cause::JobEnded, "the job ended: NODE_FAIL".into())
+        );
+    }
 
     #[test]
     fn a_model_retires_a_minute_before_the_end_and_a_short_one_keeps_nine_tenths() {

@@ -18,10 +18,10 @@ use tokio::time::Instant;
 use super::log::LogTail;
 use super::process::Known;
 use super::srun;
-use super::state::{Event, Life, RunEvent, asked_ending};
+use super::state::{Event, Life, RunEvent};
 use super::store::{Launch, Secrets};
 use super::world::World;
-use books::Books;
+use books::{Books, Question};
 
 /// How often a client or runner that is no child of ours is looked at, and the end time in Slurm's books.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -39,8 +39,8 @@ pub enum Message {
     Detached(u64),
     /// Slurm's books say that the job ends then (milliseconds since the epoch); `None`: they could not be read.
     EndsAt(Option<i64>),
-    /// Slurm's books say that the job ended by this.
-    JobEndedBy(Cause),
+    /// Slurm's books say that the job ended by this, and how that is told.
+    JobEndedBy(Cause, String),
 }
 
 /// A runner that proved who it is.
@@ -287,7 +287,7 @@ impl Task {
             }
             Message::Detached(_) => {}
             // Only asked for once it is over.
-            Message::JobEndedBy(_) => {}
+            Message::JobEndedBy(..) => {}
             Message::EndsAt(end_ms) => self.slurm_said(end_ms).await,
         }
     }
@@ -332,17 +332,14 @@ impl Task {
 
     /// Final: the state is kept a while for those who ask, and a late runner is told that it is over.
     async fn over(mut self, mut inbox: mpsc::Receiver<Message>) {
-        if self
-            .life
-            .ending
-            .as_ref()
-            .is_some_and(|ending| ending.cause() == Cause::JobEnded)
-        {
-            tokio::spawn(books::find_cause(
-                self.world.clone(),
-                self.launch.job_id,
-                self.me.clone(),
-            ));
+        let question = match self.life.ending.as_ref().map(v1::Ending::cause) {
+            Some(Cause::JobEnded) => Some(Question::WhyEnded),
+            Some(Cause::RunnerLost) if self.connection == 0 => Some(Question::WhyGone),
+            _ => None,
+        };
+        if let Some(question) = question {
+            let (world, me) = (self.world.clone(), self.me.clone());
+            tokio::spawn(books::find_cause(world, self.launch.job_id, question, me));
         }
         let until = Instant::now() + self.world.config.keep_ended;
         loop {
@@ -351,12 +348,13 @@ impl Task {
                 Ok(Some(Message::Attach(attach))) => {
                     let _ = attach.reply.send(Err(AttachRefused::Over));
                 }
-                Ok(Some(Message::JobEndedBy(cause))) => {
+                Ok(Some(Message::JobEndedBy(cause, text))) => {
                     let before = self.life.ending.take().unwrap_or_default();
-                    let text = asked_ending(cause).text;
+                    self.life.state = ModelState::Ended;
                     self.life.ending = Some(v1::Ending {
                         cause: cause.into(),
                         text,
+                        hint: String::new(),
                         ..before
                     });
                     self.publish();

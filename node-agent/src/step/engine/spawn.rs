@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, rlim_t, setrlimit};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::setsid;
 
 use crate::limits;
@@ -35,7 +35,7 @@ pub fn spawn(
         .stdin(Stdio::null())
         .stdout(input.try_clone()?)
         .stderr(input);
-    // SAFETY: between fork and exec only system calls are made (setsid, prctl, setrlimit); nothing allocates or locks.
+    // SAFETY: between fork and exec only system calls are made (setsid, prctl, sigaction, setrlimit); nothing allocates or locks.
     unsafe { command.pre_exec(move || in_child(descriptors)) };
     let child = tokio::process::Command::from(command).spawn()?;
     Ok((child, output))
@@ -45,6 +45,12 @@ fn in_child(descriptors: Option<(rlim_t, rlim_t)>) -> std::io::Result<()> {
     setsid()?;
     // A runner that is killed can't end its engine; where Slurm's cgroup doesn't either, this does.
     prctl::set_pdeathsig(Signal::SIGTERM)?;
+    // What a user's `sbatch --signal=` sends to all of his job means his own programs (proctrack/linuxproc signals the whole tree). An engine
+    // that has a use for these signals sets its own handlers.
+    for meant_for_others in [Signal::SIGUSR1, Signal::SIGUSR2] {
+        // SAFETY: no handler is installed, the signal is ignored.
+        unsafe { signal(meant_for_others, SigHandler::SigIgn)? };
+    }
     if let Some((soft, hard)) = descriptors {
         setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
     }

@@ -34,6 +34,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use slurm_serve_proto::v1::{Cause, LaunchOrder, RunnerPhase};
 use slurm_serve_recipe::{CauseKind, explain};
 use tokio::signal::unix::{SignalKind, signal};
@@ -267,6 +268,21 @@ impl Runner {
             );
             let hint = "submit with more memory (--mem), or lower what the recipe's arguments make it use";
             return Outcome::Failed(Failure::new(Cause::OutOfMemory, text, hint), raw);
+        }
+        let killed = raw.is_some_and(|raw| raw & 0x7f == Signal::SIGKILL as i32);
+        if killed
+            && self
+                .made
+                .oom
+                .as_ref()
+                .is_some_and(super::oom::OomKills::ruled_out)
+        {
+            let text = format!(
+                "{} was killed (SIGKILL), and not by the job's memory limit",
+                self.made.model
+            );
+            let hint = "somebody killed it, or the kernel did because the whole node was out of memory: see the kernel's log";
+            return Outcome::Failed(Failure::new(Cause::EngineDied, text, hint), raw);
         }
         let explained = explain(&log.since_mark(), raw, recipe);
         let failure = Failure::new(
