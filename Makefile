@@ -1,6 +1,6 @@
 # Two commands are all it takes on a fresh Debian 12 with Rust, as root: `make demo`, and `make test`.
 .DEFAULT_GOAL := help
-.PHONY: help setup build release product install uninstall dist demo lab lab-shell lab-down lab-clean test test-core lint deny bench
+.PHONY: help setup build release product install uninstall dist demo lab lab-shell lab-down lab-clean test test-core test-faults soak lint deny bench
 
 NODES ?= 2
 NODE ?= login
@@ -9,6 +9,7 @@ LAB_USER ?= alice
 KEEP ?=
 # The Slurm release that the end-to-end tests run on: 22.05, 24.11 or 26.05.
 SLURM ?= 24.11
+MINUTES ?= 20
 
 CARGO ?= cargo
 # Where the programs to be installed were built.
@@ -71,6 +72,15 @@ test: setup build ## Unit tests and the end-to-end tests on the lab (SLURM=22.05
 
 test-core: setup build ## A few end-to-end tests that stand for the rest (SLURM=…)
 	cargo test -p serve-e2e --test cluster -- core
+
+# On every release, one after the other, unless SLURM chooses one; ROW: only scenarios with this in their names.
+test-faults: setup build ## Every way a job can end, every part that can die (docs/endings.md; SLURM=…, ROW=…, RECORD=1)
+	@failed=; for release in $(if $(filter file default,$(origin SLURM)),22.05 24.11 26.05,$(SLURM)); do \
+	    SLURM=$$release target/debug/faults $(if $(RECORD),--record) $(if $(ROW),"$(ROW)") || failed="$$failed $$release"; \
+	done; [ -z "$$failed" ] || { echo "failed on$$failed"; exit 1; }
+
+soak: setup build ## The same at random, under load (MINUTES=20, SLURM=…)
+	@target/debug/faults soak --minutes $(MINUTES)
 
 lint: ## Formatting and lints, as CI does
 	cargo fmt --all --check

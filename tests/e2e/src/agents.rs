@@ -66,7 +66,7 @@ impl Site {
 
     /// What a node's agent has logged, the last lines.
     pub fn agent_log(&self, node: &Node) -> String {
-        node.tail(AGENT_LOG, 60)
+        node.tail(AGENT_LOG, 25)
     }
 
     /// Everything that a node's agents have logged.
@@ -83,8 +83,17 @@ impl Site {
         Ok(())
     }
 
-    /// Puts back what a test may have changed: each compute node has an agent that answers, and the plugin its first arguments.
+    /// Puts back what a test may have changed: every node is reachable and awake, slurmctld and the gateway run, each compute node has an
+    /// agent that answers, and the plugin its first arguments.
     pub fn repair(&self) -> Result<()> {
+        for node in self.lab.nodes() {
+            node.restore()?;
+        }
+        for node in self.lab.compute() {
+            node.thaw()?;
+        }
+        self.lab.controller().start_slurmctld()?;
+        self.repair_gateway()?;
         for (node, installed) in lock(&self.agents.plugstacks).drain(..).rev() {
             node.install_file(PLUGSTACK, installed, 0o644)?;
         }

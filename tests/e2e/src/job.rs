@@ -134,9 +134,10 @@ impl Job<'_> {
     pub fn explain(&self) -> String {
         let mut text = format!("--- output of job {}:\n{}", self.id, self.output());
         let log = format!("/home/{}/serve-{}.log", self.user, self.id);
-        if let Ok(log) = self.site.lab.login().read_text(log) {
-            text += &format!("--- the server's log:\n{log}");
-        }
+        text += &format!(
+            "--- the server's log ends:\n{}\n",
+            self.site.lab.login().tail(&log, 20)
+        );
         for node in self.site.lab.compute() {
             text += &format!("--- agent of {}:\n{}", node.name(), self.site.agent_log(node));
             text += &format!(

@@ -1,14 +1,25 @@
 //! The files that an admin of the lab's cluster would have written.
 
-/// The settings of every node: short waits, so that a test of a timeout is short too.
-pub fn config(gateway: &str) -> String {
-    format!(
-        r#"[agent]
-heartbeat = "500ms"
+use std::time::Duration;
+
+/// Short waits, so that a test of a timeout is short too.
+const SHORT: &str = r#"heartbeat = "500ms"
 lease = "4s"
 recover_timeout = "5s"
 end_time_every = "3s"
+"#;
 
+/// What a watcher believes of a silent node, with short waits or as the product comes.
+pub fn lease(short: bool) -> Duration {
+    Duration::from_secs(if short { 4 } else { 10 })
+}
+
+/// The settings of every node.
+pub fn config(gateway: &str, short: bool) -> String {
+    let waits = if short { SHORT } else { "" };
+    format!(
+        r#"[agent]
+{waits}
 [gateway]
 listen = "0.0.0.0:8700"
 discover_interval = "5s"

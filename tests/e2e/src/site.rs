@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use serve_lab::{Background, Lab, LabSpec, Node, On, Product, Release, wait_for};
 
@@ -32,6 +33,10 @@ pub struct Options {
     pub nodes: u16,
     /// Further settings of slurm.conf.
     pub settings: Vec<(String, String)>,
+    /// Further lines of slurm.conf.
+    pub lines: Vec<String>,
+    /// The product's own waits (a lease of 10 s) or short ones.
+    pub short_waits: bool,
     /// Does it outlive this process?
     pub keep: bool,
 }
@@ -43,6 +48,8 @@ impl Default for Options {
             release: release(),
             nodes: 2,
             settings: Vec::new(),
+            lines: Vec::new(),
+            short_waits: true,
             keep: false,
         }
     }
@@ -52,6 +59,8 @@ impl Default for Options {
 pub struct Site {
     /// The lab below.
     pub lab: Lab,
+    /// How long watchers believe what a node said that is silent now.
+    pub lease: Duration,
     pub(crate) agents: Agents,
     gateway: Mutex<Option<Background>>,
 }
@@ -91,14 +100,16 @@ impl Site {
         for (key, value) in &options.settings {
             spec = spec.setting(key, value);
         }
+        spec.lines.extend(options.lines.iter().cloned());
         let lab = Lab::up(shape(spec))?;
         // Every node answers to its name everywhere; the gateway is on the login node.
-        let config = settings::config(lab.login().name());
+        let config = settings::config(lab.login().name(), options.short_waits);
         for node in lab.nodes() {
             node.install_file("/etc/slurm-serve/config.toml", &config, 0o644)?;
         }
         let site = Self {
             lab,
+            lease: settings::lease(options.short_waits),
             agents: Agents::default(),
             gateway: Mutex::default(),
         };
@@ -137,6 +148,24 @@ impl Site {
             Some(gateway) => gateway.kill(),
             None => Ok(()),
         }
+    }
+
+    /// Starts the gateway if it is not there.
+    pub(crate) fn repair_gateway(&self) -> Result<()> {
+        let runs = match &*lock(&self.gateway) {
+            Some(gateway) => {
+                gateway.signal(Signal::SIGCONT)?;
+                gateway.is_running()?
+            }
+            None => false,
+        };
+        if runs { Ok(()) } else { self.start_gateway() }
+    }
+
+    /// Sends a signal to the gateway.
+    pub fn signal_gateway(&self, signal: Signal) -> Result<()> {
+        let gateway = lock(&self.gateway);
+        gateway.as_ref().context("there is no gateway")?.signal(signal)
     }
 
     /// `GET` at the gateway: status and body.
@@ -206,7 +235,18 @@ impl Site {
             .controller()
             .command("root", ["sinfo", "-h", "-n", node.name(), "-o", "%T"])
             .run()?;
-        Ok(state.trim().to_owned())
+        // Once for each partition that it is in.
+        Ok(state.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
+    /// Slurm's version as it tells it, `24.11.5`.
+    pub fn slurm_version(&self) -> Result<String> {
+        let said = self.lab.login().command("alice", ["sinfo", "--version"]).run()?;
+        Ok(said
+            .trim()
+            .trim_start_matches("slurm-wlm ")
+            .trim_start_matches("slurm ")
+            .to_owned())
     }
 
     /// Takes the lab down, and says what went wrong with that.
@@ -260,6 +300,15 @@ fn recipes(engine: Engine) -> Vec<(String, String)> {
         stub("stub", &[], "aliases = [\"stub-alias\"]"),
         stub("slow", &[("STUB_TOKEN_MS", "100"), ("STUB_TOKENS", "20")], ""),
         stub("busy", &[("STUB_TOKEN_MS", "20")], ""),
+        stub(
+            "family",
+            &[
+                ("STUB_TOKEN_MS", "20"),
+                ("STUB_CHILD", "1"),
+                ("STUB_LEAVE_BEHIND", "1"),
+            ],
+            "",
+        ),
         stub("loading", &forever, ""),
         stub(
             "hardy",

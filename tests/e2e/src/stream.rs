@@ -1,9 +1,8 @@
-//! Clients of the gateway that take their time: an open stream, and a constant stream of requests.
+//! Clients of the gateway: an open stream, and a single request.
 
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -71,72 +70,15 @@ impl Stream {
     }
 }
 
-/// A constant stream of requests, which runs for as long as it is wanted.
-pub struct Flood {
-    stop: AtomicBool,
-    answered: AtomicU64,
-}
+/// How long a client waits for the next byte.
+const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often each answer came: `200`, `404 model_not_found`, or what broke.
-pub type Answers = BTreeMap<String, usize>;
-
-impl Flood {
-    /// How many answers with status 200 came so far.
-    pub fn answered(&self) -> u64 {
-        self.answered.load(Ordering::Relaxed)
-    }
-}
-
-impl Site {
-    /// Runs `test` while `clients` clients on the login node ask the gateway without pause; gives their answers.
-    pub fn flood<T>(
-        &self,
-        model: &str,
-        clients: usize,
-        test: impl FnOnce(&Flood) -> Result<T>,
-    ) -> Result<(T, Answers)> {
-        let flood = Flood {
-            stop: AtomicBool::new(false),
-            answered: AtomicU64::new(0),
-        };
-        let (login, flood) = (self.lab.login(), &flood);
-        std::thread::scope(|scope| {
-            let work = || login.inside(|| ask_on(flood, model));
-            let clients: Vec<_> = (0..clients).map(|_| scope.spawn(work)).collect();
-            let done = test(flood);
-            flood.stop.store(true, Ordering::Relaxed);
-            let mut all = Answers::new();
-            for client in clients {
-                let answers = client
-                    .join()
-                    .map_err(|_| anyhow::anyhow!("a client panicked"))??;
-                for (answer, count) in answers {
-                    *all.entry(answer).or_default() += count;
-                }
-            }
-            Ok((done?, all))
-        })
-    }
-}
-
-fn ask_on(flood: &Flood, model: &str) -> Answers {
-    let mut answers = Answers::new();
-    while !flood.stop.load(Ordering::Relaxed) {
-        let answer = ask(model).unwrap_or_else(|error| format!("broken: {error}"));
-        if answer == "200" {
-            flood.answered.fetch_add(1, Ordering::Relaxed);
-        }
-        *answers.entry(answer).or_default() += 1;
-    }
-    answers
-}
-
-/// One request: its status, with OpenAI's code of an error; a body that is cut off is broken.
-fn ask(model: &str) -> std::io::Result<String> {
+/// One request, at the gateway of the node that the thread is in: its status, with OpenAI's code of an error; a body that is cut off is broken.
+pub(crate) fn ask(model: &str) -> std::io::Result<String> {
     let body =
         format!(r#"{{"model":{model:?},"messages":[{{"role":"user","content":"hi"}}],"max_tokens":4}}"#);
     let mut socket = TcpStream::connect("127.0.0.1:8700")?;
-    socket.set_read_timeout(Some(Duration::from_secs(20)))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
     write!(
         socket,
         "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\

@@ -86,22 +86,33 @@ fn all_up(text: &str, count: usize) -> bool {
         let state = line.split_ascii_whitespace().nth(1);
         state.is_some_and(|state| matches!(state, "idle" | "mixed" | "allocated" | "completing"))
     };
-    text.lines().count() == count && text.lines().all(up)
+    // A node is listed once for each partition it is in.
+    let lines: std::collections::BTreeSet<_> = text.lines().collect();
+    lines.len() == count && lines.into_iter().all(up)
+}
+
+/// Whether a daemon runs on a node.
+pub(crate) fn is_running(node: &Node, name: &str) -> Result<bool> {
+    Ok(node.processes()?.iter().any(|running| running.name == name))
+}
+
+/// Stops slurmd or slurmctld and waits for its end; that there is none is no error.
+pub(crate) fn stop(node: &Node, name: &str) -> Result<()> {
+    let processes = node.processes()?;
+    // Children of slurmd, about to become a slurmstepd, bear its name for a moment: the oldest is the daemon.
+    let daemon = processes
+        .iter()
+        .filter(|running| running.name == name)
+        .min_by_key(|running| running.process.started);
+    let Some(daemon) = daemon else { return Ok(()) };
+    daemon.process.signal(Signal::SIGTERM)?;
+    let gone = daemon.process.wait_gone(Duration::from_secs(20));
+    gone.with_context(|| format!("{name} on {}", node.name()))
 }
 
 /// Stops slurmd (its jobs go on) and starts it again.
 pub(crate) fn restart_slurmd(node: &Node) -> Result<()> {
-    let processes = node.processes()?;
-    // Its children, about to become a slurmstepd, bear its name for a moment: the oldest is the daemon.
-    let daemon = processes
-        .iter()
-        .filter(|running| running.name == "slurmd")
-        .min_by_key(|running| running.process.started);
-    if let Some(daemon) = daemon {
-        daemon.process.signal(Signal::SIGTERM)?;
-        let gone = daemon.process.wait_gone(Duration::from_secs(20));
-        gone.with_context(|| format!("slurmd on {}", node.name()))?;
-    }
+    stop(node, "slurmd")?;
     slurmd(node)?;
     let address = format!("{}:6818", node.address());
     wait_for(Duration::from_secs(20), "slurmd to listen", || {
@@ -124,6 +135,10 @@ mod tests {
     #[test]
     fn up_means_all_of_them_and_answering() {
         assert!(all_up("a-n1 idle\na-n2 mixed\n", 2));
+        assert!(
+            all_up("a-n1 idle\na-n1 idle\na-n2 mixed\na-n2 mixed\n", 2),
+            "in two partitions"
+        );
         assert!(!all_up("a-n1 idle\n", 2));
         assert!(!all_up("a-n1 idle\na-n2 idle*\n", 2));
         assert!(!all_up("a-n1 idle\na-n2 drained\n", 2));

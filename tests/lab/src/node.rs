@@ -162,6 +162,19 @@ impl Node {
         daemons::restart_slurmd(self)
     }
 
+    /// Stops slurmctld (its state stays) and waits for its end.
+    pub fn stop_slurmctld(&self) -> Result<()> {
+        daemons::stop(self, "slurmctld")
+    }
+
+    /// Starts slurmctld and waits until it listens; that it runs already is no error.
+    pub fn start_slurmctld(&self) -> Result<()> {
+        if daemons::is_running(self, "slurmctld")? {
+            return Ok(());
+        }
+        daemons::slurmctld(self)
+    }
+
     /// The end of a log file, for messages: at most `lines` lines; why it can't be read, if it can't.
     pub fn tail(&self, path: &str, lines: usize) -> String {
         match self.read_text(path) {

@@ -1,8 +1,7 @@
-//! Engines that don't come up, or don't stay: the job hears why, in its own output, and what to do.
+//! Engines that don't come up: the job hears why, in its own output, and what to do.
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
-use serve_e2e::{Job, Site, has};
+use serve_e2e::{Site, has};
 
 use crate::{Test, until};
 
@@ -25,9 +24,6 @@ pub const TESTS: &[Test] = &[
     ),
     ("an_engine_that_dies_while_loading_fails_the_job", dies_loading),
     ("a_model_that_is_not_ready_in_time_fails_the_job", not_in_time),
-    ("a_lost_engine_leaves_the_job_alone", lost_keep),
-    ("a_lost_engine_cancels_the_job_that_asked_for_it", lost_cancel),
-    ("a_runner_that_is_killed_is_a_lost_model", runner_killed),
 ];
 
 /// A job that fails for its model's sake: the one line that says why has `why`, the next one says what to do with `hint`.
@@ -181,65 +177,4 @@ fn not_in_time(site: &Site) -> Result<()> {
         &["endless", "not ready within 1s"],
         &["ready_timeout"],
     )
-}
-
-/// The engine ends by itself with exit code 0, as vLLM does when its engine process dies.
-fn lose<'a>(site: &'a Site, arguments: &[&str]) -> Result<(Job<'a>, Value)> {
-    let job = site.sbatch("alice", arguments, "sleep 2; echo it went on; sleep 300")?;
-    job.wait_model("ready")?;
-    until("the model at the gateway", || {
-        Ok(site.models()?.contains(&"stub".into()))
-    })?;
-    job.stub()?.exit(0)?;
-    until("the model to leave the gateway", || {
-        Ok(!site.models()?.contains(&"stub".into()))
-    })?;
-    let mut last = Value::Null;
-    until("the model to be failed", || {
-        last = job.model()?;
-        Ok(last["state"] == "failed")
-    })
-    .with_context(|| last.to_string())?;
-    Ok((job, last))
-}
-
-fn lost_keep(site: &Site) -> Result<()> {
-    let (job, model) = lose(site, &["--serve-model=stub"])?;
-    ensure!(model["ending"]["cause"] == "engine_died", "{model}");
-    ensure!(model["ending"]["wait_status"] == 0, "{model}");
-    let (status, body) = site.ask("stub", "")?;
-    ensure!(status != 200 && body.contains("\"error\""), "{status}: {body}");
-    job.wait_output("it went on")?;
-    ensure!(job.state()? == "RUNNING");
-    Ok(())
-}
-
-fn lost_cancel(site: &Site) -> Result<()> {
-    let (job, _) = lose(site, &["--serve-model=stub", "--serve-on-failure=cancel"])?;
-    let state = job.wait_end()?;
-    ensure!(state == "CANCELLED", "{state}: {}", job.explain());
-    Ok(())
-}
-
-/// What is killed with all its step can say nothing itself.
-fn runner_killed(site: &Site) -> Result<()> {
-    let job = site.sbatch("alice", &["--serve-model=stub"], "sleep 300")?;
-    job.wait_model("ready")?;
-    let step = format!("{}.0", job.id);
-    site.lab
-        .login()
-        .command("alice", ["scancel", "--signal=KILL", &step])
-        .run()?;
-    let mut last = Value::Null;
-    until("the model to be failed", || {
-        last = job.model()?;
-        Ok(last["state"] == "failed")
-    })
-    .with_context(|| last.to_string())?;
-    ensure!(last["ending"]["cause"] == "runner_lost", "{last}");
-    until("the model to leave the gateway", || {
-        Ok(!site.models()?.contains(&"stub".into()))
-    })?;
-    ensure!(job.state()? == "RUNNING", "the job goes on");
-    Ok(())
 }

@@ -24,6 +24,7 @@ pub const TESTS: &[Test] = &[
     ("an_untagged_job_sees_nothing_of_us", untagged),
     ("hold_keeps_a_serving_job_alive_and_stop_ends_it", hold_and_stop),
     ("ends_that_were_asked_for_are_told_apart", causes_are_told_apart),
+    ("all_nodes_of_a_job_reach_its_model", two_nodes),
 ];
 
 fn script_starts_ready(site: &Site) -> Result<()> {
@@ -162,5 +163,17 @@ fn causes_are_told_apart(site: &Site) -> Result<()> {
         .command("root", ["scontrol", "requeue", &requeued.id.to_string()])
         .run()?;
     requeued.wait_cause(node, "requeued")?;
+    Ok(())
+}
+
+fn two_nodes(site: &Site) -> Result<()> {
+    let script = r#"srun -N2 -n2 sh -c 'curl -sS -o /dev/null -w "%{http_code} on $SLURMD_NODENAME\n" -H "Authorization: Bearer $OPENAI_API_KEY" "$OPENAI_BASE_URL/models"'"#;
+    let job = site.sbatch("alice", &["--serve-model=stub", "-N2"], script)?;
+    let state = job.wait_end()?;
+    let output = job.output();
+    ensure!(state == "COMPLETED", "{state}: {}", job.explain());
+    for node in site.lab.compute() {
+        ensure!(output.contains(&format!("200 on {}", node.name())), "{output}");
+    }
     Ok(())
 }

@@ -14,21 +14,18 @@ mod restart;
 mod silence;
 mod strangers;
 mod ways;
-mod wear;
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use libtest_mimic::{Arguments, Failed, Trial};
+use serve_e2e::endings::{self, Verdict};
 use serve_e2e::{Engine, Options, Site, tour};
 use serve_lab::{Node, Release, wait_for};
 use std::time::Duration;
 
 /// One test: its name and what it does.
 type Test = (&'static str, fn(&Site) -> Result<()>);
-
-/// How long a node may take until nothing is left of a test's jobs: KillWait and an epilog, with room to spare.
-const CLEAN: Duration = Duration::from_secs(30);
 
 /// What every release must show in every run of the CI: one of each way through plugin, agent, runner and gateway. Their names are shown
 /// with `[core]` in front.
@@ -70,7 +67,6 @@ fn main() -> Result<()> {
         restart::TESTS,
         agent::TESTS,
         ways::TESTS,
-        wear::TESTS,
     ]
     .concat();
     if engine == Engine::Real {
@@ -82,21 +78,20 @@ fn main() -> Result<()> {
     {
         bail!("there is no test {name}, but CORE names it");
     }
+    let rows = endings::all().filter(|row| row.core).map(Case::Row);
+    let cases = tests
+        .into_iter()
+        .map(|(name, test)| Case::Test(name, test))
+        .chain(rows);
     if arguments.list {
-        libtest_mimic::run(
-            &arguments,
-            tests
-                .into_iter()
-                .map(|(name, _)| trial(name, || Ok(())))
-                .collect(),
-        )
-        .exit();
+        let trials = cases.map(|case| case.trial(|_| Ok(())));
+        libtest_mimic::run(&arguments, trials.collect()).exit();
     }
     let site = Site::up(&Options { engine, ..options }).context("the site does not come up")?;
     let site = Arc::new(site);
-    let trials = tests.into_iter().map(|(name, test)| {
+    let trials = cases.map(|case| {
         let site = site.clone();
-        trial(name, move || run(&site, test))
+        case.trial(move |case| case.run(&site))
     });
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     if let Ok(site) = Arc::try_unwrap(site).map_err(|_| ()) {
@@ -106,30 +101,34 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
-    let trial = Trial::test(name, || {
-        test().map_err(|error| Failed::from(format!("{error:#}")))
-    });
-    let kind = if CORE.contains(&name) { "core" } else { "" };
-    trial.with_kind(kind)
+/// What is run: a test of its own, or a scenario of the table of endings.
+#[derive(Clone, Copy)]
+enum Case {
+    Test(&'static str, fn(&Site) -> Result<()>),
+    Row(&'static endings::Row),
 }
 
-fn run(site: &Site, test: fn(&Site) -> Result<()>) -> Result<()> {
-    let before = tour::snapshots(site)?;
-    let result = test(site);
-    site.repair()?;
-    site.cancel_all()?;
-    for (node, before) in site.lab.compute().iter().zip(&before) {
-        let clean = node.wait_until_clean(before, CLEAN);
-        if result.is_ok() {
-            clean?;
-        }
-        let state = site.node_state(node)?;
-        if state.contains("drain") || state.contains("down") {
-            bail!("{} is {state} after the test", node.name());
+impl Case {
+    fn trial(self, run: impl FnOnce(Self) -> Result<()> + Send + 'static) -> Trial {
+        let (name, core) = match self {
+            Self::Test(name, _) => (name.to_owned(), CORE.contains(&name)),
+            Self::Row(row) => (format!("ending: {}", row.name), row.core),
+        };
+        let trial = Trial::test(name, move || {
+            run(self).map_err(|error| Failed::from(format!("{error:#}")))
+        });
+        trial.with_kind(if core { "core" } else { "" })
+    }
+
+    fn run(self, site: &Site) -> Result<()> {
+        match self {
+            Self::Test(_, test) => site.checked(test),
+            Self::Row(row) => match endings::play(site, row).verdict {
+                Verdict::Met => Ok(()),
+                Verdict::Failed(why) | Verdict::Pending(why) => bail!(why),
+            },
         }
     }
-    result
 }
 
 fn real_vllm(site: &Site) -> Result<()> {
