@@ -95,7 +95,7 @@ impl Default for Agent {
             internal_ports_per_model: 40,
             slurm_bin_dir: PathBuf::new(),
             slurm_command_timeout: s(10),
-            launch_timeout: s(60),
+            launch_timeout: s(180),
             allocation_wait: s(5),
             settle_timeout: s(2),
             recover_timeout: s(10),

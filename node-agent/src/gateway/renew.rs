@@ -2,7 +2,8 @@
 //! long takes no model out of routing that still answers.
 //!
 //! A guard that says its generation and that it is ready renews the lease. One that says it is another's, or ending, ends it at
-//! once. Silence does neither: the lease runs on and out. None of it outlasts the end of the job.
+//! once, and so does a refused connection: the node is there and the guard is not. Silence does neither: the lease runs on and out. None of
+//! it outlasts the end of the job.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -100,8 +101,11 @@ async fn question(gateway: &Gateway, replica: &Replica) -> Said {
     let Ok(request) = request else {
         return Said::Nothing;
     };
-    let Ok(answer) = gateway.upstream.request(request).await else {
-        return Said::Nothing;
+    let answer = match gateway.upstream.request(request).await {
+        Ok(answer) => answer,
+        // The node lives and nobody listens there: no guard.
+        Err(error) if is_refused(&error) => return Said::Gone,
+        Err(_) => return Said::Nothing,
     };
     if !answer.status().is_success() {
         // 401: somebody else's guard. Anything else: no guard at all.
@@ -118,6 +122,12 @@ async fn question(gateway: &Gateway, replica: &Replica) -> Said {
         Ok(status) => verdict(&status, &replica.model.generation),
         Err(_) => Said::Nothing,
     }
+}
+
+fn is_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<std::io::Error>())
+        .any(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 fn verdict(status: &GuardStatus, generation: &str) -> Said {

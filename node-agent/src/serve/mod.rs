@@ -271,8 +271,9 @@ impl Models {
             .save(&launch)
             .and_then(|()| self.world.store.save_secrets(&generation, &secrets));
         if let Err(e) = kept {
+            self.world.store.forget(&generation);
             self.world.ports.release(&generation);
-            return Err(OpenError::Internal(job.id, e.to_string()));
+            return Err(OpenError::NoRoom(job.id, e.to_string()));
         }
         handles.insert(job.id, model::spawn(self.world.clone(), launch, secrets, false));
         Ok(())

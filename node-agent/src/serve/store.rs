@@ -260,7 +260,11 @@ fn write<T: Serialize>(folder: &Path, generation: &str, value: &T) -> Result<(),
         options.open(&temporary)?.write_all(&text)?;
         fs::rename(&temporary, &path)
     })();
-    result.map_err(|source| StoreError { path, source })
+    result.map_err(|source| {
+        // What was half written would only take the room that is wanting.
+        let _ = fs::remove_file(&temporary);
+        StoreError { path, source }
+    })
 }
 
 #[cfg(test)]

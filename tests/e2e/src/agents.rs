@@ -25,8 +25,13 @@ pub(crate) struct Agents {
 impl Site {
     /// Starts a node's agent and waits until it answers.
     pub fn start_agent(&self, node: &Node) -> Result<()> {
+        self.start_agent_of(node, "slurm-serve")
+    }
+
+    /// The same with another program than is installed.
+    pub fn start_agent_of(&self, node: &Node, program: &str) -> Result<()> {
         let agent = node
-            .command("root", ["slurm-serve", "agent"])
+            .command("root", [program, "agent"])
             .env("RUST_LOG", "info,slurm_serve=debug")
             .spawn(AGENT_LOG)?;
         let what = format!("the agent of {} to answer", node.name());

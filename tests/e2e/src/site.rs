@@ -301,6 +301,11 @@ fn recipes(engine: Engine) -> Vec<(String, String)> {
         stub("slow", &[("STUB_TOKEN_MS", "100"), ("STUB_TOKENS", "20")], ""),
         stub("busy", &[("STUB_TOKEN_MS", "20")], ""),
         stub(
+            "watched",
+            &[("STUB_TOKEN_MS", "20")],
+            "unresponsive_after = \"2s\"",
+        ),
+        stub(
             "family",
             &[
                 ("STUB_TOKEN_MS", "20"),

@@ -77,6 +77,11 @@ impl Stub {
         self.call("set", Some(what)).map(drop)
     }
 
+    /// Makes it take that much memory, for good.
+    pub fn eat(&self, mib: u32) -> Result<()> {
+        self.call("eat", Some(&format!("{{\"mib\": {mib}}}"))).map(drop)
+    }
+
     fn call(&self, name: &str, body: Option<&str>) -> Result<Value> {
         let url = format!("http://stub/_stub/{name}");
         let mut argv = vec![

@@ -92,7 +92,12 @@ fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Lets frozen jobs of a lab run again: a frozen v1 cgroup holds its processes even against SIGKILL.
 pub(crate) fn thaw(id: &str) {
-    for top in of_nodes(&format!("{id}-")) {
+    thaw_node(&format!("{id}-"));
+}
+
+/// The same of the nodes whose names begin so.
+pub(crate) fn thaw_node(prefix: &str) {
+    for top in of_nodes(prefix) {
         let mut folders = vec![top.clone()];
         collect(&top, &mut folders);
         for folder in folders {
@@ -107,9 +112,14 @@ pub(crate) fn thaw(id: &str) {
 
 /// Removes all of a lab's cgroups, whose processes have been killed.
 pub(crate) fn remove(id: &str) -> Result<()> {
+    remove_node(&format!("{id}-"))
+}
+
+/// The same of the nodes whose names begin so.
+pub(crate) fn remove_node(prefix: &str) -> Result<()> {
     let mut left = String::new();
     wait_for(Duration::from_secs(10), "the lab's cgroups to be empty", || {
-        let tops = of_nodes(&format!("{id}-"));
+        let tops = of_nodes(prefix);
         for top in &tops {
             let mut folders = vec![top.clone()];
             collect(top, &mut folders);
@@ -122,7 +132,7 @@ pub(crate) fn remove(id: &str) -> Result<()> {
                 }
             }
         }
-        Ok(of_nodes(&format!("{id}-")).is_empty().then_some(()))
+        Ok(of_nodes(prefix).is_empty().then_some(()))
     })
     .with_context(|| format!("a cgroup stays: {left}"))
 }

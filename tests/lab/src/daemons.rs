@@ -43,13 +43,25 @@ pub(crate) fn slurmctld(node: &Node) -> Result<()> {
 
 /// Starts slurmd, with SLURMD_OPTIONS of /etc/default/slurmd as Debian's unit does.
 pub(crate) fn slurmd(node: &Node) -> Result<()> {
+    slurmd_with(node, &[])
+}
+
+/// Starts slurmd after a boot, which it tells slurmctld (`-b`: the machine itself has not booted), and waits until the node is up.
+pub(crate) fn boot_slurmd(node: &Node) -> Result<()> {
+    slurmd_with(node, &["-b"])?;
+    nodes_up(node, node.name(), std::slice::from_ref(node))
+}
+
+fn slurmd_with(node: &Node, more: &[&str]) -> Result<()> {
     let settings = node.inside(|| settings_of("/etc/default/slurmd"))?;
     let options = settings
         .into_iter()
         .filter(|(name, _)| name == "SLURMD_OPTIONS")
         .map(|(_, options)| options);
     let options = options.collect::<Vec<_>>().join(" ");
-    let argv = std::iter::once("/usr/sbin/slurmd").chain(options.split_ascii_whitespace());
+    let argv = std::iter::once("/usr/sbin/slurmd")
+        .chain(options.split_ascii_whitespace())
+        .chain(more.iter().copied());
     node.command("root", argv)
         .run()
         .map(drop)

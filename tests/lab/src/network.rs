@@ -56,6 +56,26 @@ pub(crate) fn plug(hub: ProcessId, short: &str, in_: bool) -> Result<()> {
     ip(hub, &format!("link set {} {state}\n", port(short)))
 }
 
+/// How slow a slow cable is.
+const SLOW: &str = "tbf rate 512kbit burst 4kb latency 300ms";
+
+/// Makes a node's cable slow in both directions.
+pub(crate) fn slow(hub: ProcessId, node: ProcessId, short: &str) -> Result<()> {
+    tc(hub, &format!("qdisc replace dev {} root {SLOW}", port(short)))?;
+    tc(node, &format!("qdisc replace dev eth0 root {SLOW}")).map(drop)
+}
+
+/// Makes it as fast as ever; that it was is no error.
+pub(crate) fn unslow(hub: ProcessId, node: ProcessId, short: &str) -> Result<()> {
+    for (process, device) in [(hub, port(short)), (node, "eth0".to_owned())] {
+        let shown = tc(process, &format!("qdisc show dev {device}"))?;
+        if shown.contains("tbf") {
+            tc(process, &format!("qdisc delete dev {device} root"))?;
+        }
+    }
+    Ok(())
+}
+
 /// The hub's end of a node's cable.
 fn port(short: &str) -> String {
     format!("v-{short}")
@@ -74,16 +94,26 @@ fn ip(process: ProcessId, script: &str) -> Result<()> {
 
 /// Runs the root file system's own `ip` in the namespaces of a process.
 fn run_ip(process: ProcessId, words: &[&str], stdin: Stdio) -> Result<()> {
+    run(process, "ip", words, stdin).map(drop)
+}
+
+/// Runs its `tc`; gives what it prints.
+fn tc(process: ProcessId, command: &str) -> Result<String> {
+    let words: Vec<_> = command.split(' ').collect();
+    run(process, "tc", &words, Stdio::null())
+}
+
+fn run(process: ProcessId, program: &str, words: &[&str], stdin: Stdio) -> Result<String> {
     process.inside(Join::Children, || {
-        let output = Command::new("/usr/sbin/ip")
+        let output = Command::new(format!("/usr/sbin/{program}"))
             .args(words)
             .stdin(stdin)
             .env_clear()
             .output()
-            .context("can't run ip")?;
+            .with_context(|| format!("can't run {program}"))?;
         if !output.status.success() {
-            bail!("ip: {}", String::from_utf8_lossy(&output.stderr).trim());
+            bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
         }
-        Ok(())
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     })?
 }

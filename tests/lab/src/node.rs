@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
 use crate::birth;
+use crate::cgroup;
 use crate::command::NodeCommand;
 use crate::daemons;
 use crate::network;
@@ -135,9 +136,42 @@ impl Node {
         network::plug(self.inner.hub, self.short(), false)
     }
 
-    /// Plugs it in again.
+    /// Plugs it in again, as fast as it was.
     pub fn restore(&self) -> Result<()> {
+        network::unslow(self.inner.hub, self.inner.init, self.short())?;
         network::plug(self.inner.hub, self.short(), true)
+    }
+
+    /// Makes its network slow, both ways, until [`Node::restore`].
+    pub fn slow(&self) -> Result<()> {
+        network::slow(self.inner.hub, self.inner.init, self.short())
+    }
+
+    /// Pulls its cable and kills all that runs on it, without its first process: what a power cut looks like from elsewhere.
+    pub fn power_cut(&self) -> Result<()> {
+        self.cut()?;
+        cgroup::thaw_node(self.name());
+        wait_for(Duration::from_secs(10), "all processes to be dead", || {
+            for running in self.processes()?.iter().filter(|running| !is_keeper(running)) {
+                running.process.signal(Signal::SIGKILL)?;
+            }
+            // What this process started is a zombie until it is asked for.
+            self.reap();
+            let dead = |running: &Running| running.state == 'Z' || is_keeper(running);
+            Ok(self.processes()?.iter().all(dead).then_some(()))
+        })
+    }
+
+    /// After [`Node::power_cut`]: memory is empty (/run, /tmp, /dev/shm, cgroups), the disk as it was, munged and slurmd start.
+    pub fn boot(&self) -> Result<()> {
+        const MEMORY: &str = "find /tmp /dev/shm /run/slurm-serve /run/munge -mindepth 1 -delete";
+        self.command("root", ["sh", "-c", MEMORY]).run()?;
+        cgroup::remove_node(self.name())?;
+        self.restore()?;
+        daemons::munged(self)?;
+        daemons::boot_slurmd(self)?;
+        // From here on as before: every start with `-b` would be another boot.
+        self.restart_slurmd()
     }
 
     /// Stops every process on it (SIGSTOP), as a hung node.
@@ -224,4 +258,9 @@ impl Node {
             let _ = child.wait();
         }
     }
+}
+
+/// The child that the first process of a node waits for: the namespaces end with it.
+fn is_keeper(running: &Running) -> bool {
+    running.uid == 0 && running.command == "sleep infinity"
 }

@@ -6,6 +6,7 @@
 //! | `GET /_stub/requests` | the last 64 requests: method, path, headers, body bytes, outcome `open`, `done`, `gone` |
 //! | `POST /_stub/set` | a JSON object with some of the keys of `state.live`; unknown keys are refused |
 //! | `POST /_stub/exit` | `{"code": 0}` or `{"code": "SIGKILL"}`, and `after_ms` (default 20, so that the answer gets out) |
+//! | `POST /_stub/eat` | `{"mib": 100}`: takes that much memory, after the answer, and never gives it back |
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub fn answer(engine: &Engine, method: &Method, path: &str, body: &[u8]) -> Resp
         (&Method::GET, "requests") => reply::json(StatusCode::OK, &json!(engine.requests.list())),
         (&Method::POST, "set") => set(engine, body).unwrap_or_else(|text| refused(&text)),
         (&Method::POST, "exit") => exit(engine, body).unwrap_or_else(|text| refused(&text)),
+        (&Method::POST, "eat") => eat(engine, body).unwrap_or_else(|text| refused(&text)),
         _ => reply::detail(StatusCode::NOT_FOUND, "Not Found"),
     }
 }
@@ -77,5 +79,16 @@ fn exit(engine: &Engine, body: &[u8]) -> Result<Response<Body>, String> {
     };
     let after = order.get("after_ms").and_then(Value::as_u64).unwrap_or(20);
     engine.end_after(Duration::from_millis(after), ending);
+    Ok(reply::json(StatusCode::ACCEPTED, &state(engine)))
+}
+
+fn eat(engine: &Engine, body: &[u8]) -> Result<Response<Body>, String> {
+    let mib = parsed(body)?.get("mib").and_then(Value::as_u64).unwrap_or(0);
+    let bytes = usize::try_from(mib << 20).map_err(|e| e.to_string())?;
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        // Written to, page by page: memory that is only asked for is none.
+        std::mem::forget(vec![1_u8; bytes]);
+    });
     Ok(reply::json(StatusCode::ACCEPTED, &state(engine)))
 }

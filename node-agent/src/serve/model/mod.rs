@@ -208,6 +208,13 @@ impl Task {
                 Wake::ClientExited => self.client_exited().await,
                 Wake::LaunchDeadline => {
                     self.launch_deadline = None;
+                    if !self.life.attached {
+                        let words = self.words.as_ref().map(srun::Words::last).unwrap_or_default();
+                        tracing::warn!(
+                            generation = self.generation(),
+                            "no runner came in time; srun: {words}"
+                        );
+                    }
                     self.run_event(RunEvent::LaunchDeadline).await;
                 }
                 Wake::RunnerDeadline => {

@@ -323,8 +323,8 @@ impl Life {
             RunEvent::RunnerDied | RunEvent::StepExited => self.lost("its runner was killed"),
             RunEvent::LaunchDeadline if !self.attached && self.state == ModelState::Launching => self.fail(
                 Cause::StepRefused,
-                "the step started, but nothing was heard of its runner",
-                "see agent.launch_timeout, and the agent's log on this node",
+                "Slurm was asked for the server's step, and nothing was heard of its runner",
+                "was slurmctld away? The agent's log on this node has what srun said; agent.launch_timeout is how long it is waited for",
             ),
             RunEvent::RunnerDeadline if !self.attached => self.lost("its runner did not come back"),
             RunEvent::LaunchDeadline | RunEvent::RunnerDeadline => Vec::new(),

@@ -19,6 +19,10 @@ pub enum Fate {
     Returns,
     /// It is over by this cause, and another launch takes its place.
     Anew(&'static str),
+    /// It is lost by this cause, and started again for the same job, at the same address.
+    Again(&'static str),
+    /// It leaves the catalog, and nobody knows of it any more.
+    Forgotten,
 }
 
 /// What becomes of the job.
@@ -188,6 +192,8 @@ impl Row {
             Fate::Fails(cause) => format!("failed: {cause}"),
             Fate::Returns => "out, and back".to_owned(),
             Fate::Anew(cause) => format!("{cause}; a new one"),
+            Fate::Again(cause) => format!("{cause}; started again"),
+            Fate::Forgotten => "gone".to_owned(),
         };
         let job = match self.job {
             JobFate::GoesOn => "job goes on",

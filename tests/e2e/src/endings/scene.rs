@@ -67,6 +67,14 @@ impl Scene<'_> {
         wait_for(SOON, what, || Ok(condition()?.then_some(())))
     }
 
+    /// Lets one and a half leases go by.
+    pub fn longer_than_the_lease(&self) -> Result<()> {
+        let end = Instant::now() + self.site.lease.mul_f64(1.5);
+        wait_for(self.site.lease * 2, "one and a half leases to be over", || {
+            Ok((Instant::now() >= end).then_some(()))
+        })
+    }
+
     /// Waits until so many more requests have been answered with 200.
     pub fn until_answered(&self, more: usize) -> Result<()> {
         let wanted = self.watch.answered() + more;

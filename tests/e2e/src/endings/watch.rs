@@ -153,7 +153,7 @@ impl Watch {
         let before = spans
             .iter()
             .filter(|span| span.first < gone && holds(span, generation));
-        before.map(|span| span.last).last()
+        before.map(|span| span.last).next_back()
     }
 
     /// When the catalog was first seen with `generation` ready, at or after `since`.

@@ -83,8 +83,18 @@ pub const GROUP: Group = Group {
         .model("family")
         .soak(),
         Row::new(
+            "the engine is started again",
+            "Exit code 1, with a recipe that does not forbid it (`restart`)",
+            Fate::Again("engine_died"),
+            JobFate::GoesOn,
+            SOON,
+            |scene| exits(scene, 1),
+        )
+        .model("hardy")
+        .soak(),
+        Row::new(
             "the engine hangs",
-            "SIGSTOP to all of the engine: it lives, and answers nothing; then SIGCONT",
+            "SIGSTOP to all of the engine: it lives, and answers nothing; then SIGCONT (`unresponsive_after` is 2 s here)",
             Fate::Returns,
             JobFate::GoesOn,
             Bound::Shown,
@@ -94,10 +104,51 @@ pub const GROUP: Group = Group {
                 engine.process.signal(Signal::SIGSTOP)
             },
         )
-        .mend(|scene| scene.job.stub()?.process.signal(Signal::SIGCONT))
-        .pending("an engine that answers nothing is not looked for yet"),
+        .model("watched")
+        .mend(|scene| {
+            silent(scene)?;
+            scene.job.stub()?.process.signal(Signal::SIGCONT)
+        })
+        .soak(),
+        Row::new(
+            "the engine makes no tokens",
+            "`/health` answers, and no token comes any more; then they do",
+            Fate::Returns,
+            JobFate::GoesOn,
+            Bound::Shown,
+            |scene| {
+                let engine = scene.job.stub()?;
+                scene.strike();
+                engine.set("{\"hang\": \"engine\"}")
+            },
+        )
+        .model("watched")
+        .mend(|scene| {
+            silent(scene)?;
+            scene.job.stub()?.set("{\"hang\": \"none\"}")
+        }),
+        Row::new(
+            "out of memory: the engine",
+            "The engine takes more memory than the job has",
+            Fate::Fails("out_of_memory"),
+            JobFate::GoesOn,
+            Bound::Shown,
+            |scene| {
+                let engine = scene.job.stub()?;
+                scene.strike();
+                engine.eat(1024)
+            },
+        )
+        .says(&["memory"])
+        .log(&["has ended: "]),
     ],
 };
+
+fn silent(scene: &Scene) -> Result<()> {
+    scene.until("sserve status to say that it answers nothing", || {
+        Ok(scene.job.model()?["state"] == "unresponsive")
+    })
+}
 
 fn exits(scene: &Scene, code: u8) -> Result<()> {
     let engine = scene.job.stub()?;

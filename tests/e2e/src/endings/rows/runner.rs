@@ -26,6 +26,19 @@ pub const GROUP: Group = Group {
         .core()
         .soak(),
         Row::new(
+            "the runner is started again",
+            "SIGKILL to the runner, with a recipe that does not forbid it (`restart`): another step, the same address",
+            Fate::Again("runner_lost"),
+            JobFate::GoesOn,
+            SOON,
+            |scene| {
+                let runner = scene.runner()?;
+                scene.hit(&runner, Signal::SIGKILL)
+            },
+        )
+        .model("hardy")
+        .soak(),
+        Row::new(
             "the server's step is killed",
             "`scancel --signal=KILL JOB.STEP`",
             Fate::Fails("runner_lost"),
