@@ -1,6 +1,6 @@
 //! `slurm-serve agent`: the resident agent of a node, put together.
 //!
-//! Settings, surroundings, the models of a former life, the two listeners; then until SIGTERM or SIGINT. Models outlive the agent: their
+//! Settings, surroundings, the models of a former life, the listeners; then until SIGTERM or SIGINT. Models outlive the agent: their
 //! runners are steps of their jobs, and come back to the next agent.
 
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         program: own_program()?,
         hub: Hub::new(config.agent.max_watchers),
         store,
-        ports: Ports::new(&config.agent),
+        ports: Arc::new(Ports::new(&config.agent)),
         end_budget,
         config: config.agent.clone(),
         node,
@@ -86,9 +86,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     let unix = rpc::serve_unix(rooms.clone(), &config.agent.socket, ended());
+    let ports = rpc::serve_ports(rooms.clone(), &config.agent.socket);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
-        result = async { tokio::try_join!(tcp, unix) } => result.map(|_| ()),
+        result = async { tokio::try_join!(tcp, unix, ports) } => result.map(|_| ()),
         _ = terminate.recv() => stop(),
         _ = interrupt.recv() => stop(),
     }

@@ -18,6 +18,7 @@ pub mod duration;
 pub mod gateway;
 pub mod generation;
 pub mod guard_status;
+pub mod handover;
 pub mod job;
 pub mod kill_wait;
 pub mod limits;

@@ -2,6 +2,8 @@
 
 use nix::unistd::{Uid, User};
 use slurm_serve_proto::v1;
+use tokio::net::UnixStream;
+use tokio::net::unix::UCred;
 use tonic::transport::server::UdsConnectInfo;
 use tonic::{Request, Status};
 
@@ -54,18 +56,27 @@ impl Caller {
             .get::<UdsConnectInfo>()
             .and_then(|info| info.peer_cred);
         let peer = peer.ok_or_else(|| Status::unauthenticated("the kernel does not say who calls"))?;
+        Ok(Self::by_kernel(peer))
+    }
+
+    /// Who is at the other end of a Unix socket.
+    pub fn on(stream: &UnixStream) -> std::io::Result<Self> {
+        stream.peer_cred().map(Self::by_kernel)
+    }
+
+    fn by_kernel(peer: UCred) -> Self {
         let is_root = peer.uid() == 0;
         let roles = Roles {
             read: true,
             proxy: is_root,
             admin: is_root,
         };
-        Ok(Self {
+        Self {
             uid: peer.uid(),
             pid: peer.pid(),
             roles,
             is_remote: false,
-        })
+        }
     }
 
     /// Only root, and only on this node.

@@ -1,4 +1,4 @@
-//! The two listeners.
+//! The two gRPC listeners.
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
@@ -105,7 +105,7 @@ async fn common(rooms: &Rooms) -> anyhow::Result<Routes> {
 }
 
 /// A socket that everybody may connect to (who may do what is decided by who it is), in place of one that nobody serves any more.
-async fn bind_unix(socket: &Path) -> anyhow::Result<UnixListener> {
+pub(super) async fn bind_unix(socket: &Path) -> anyhow::Result<UnixListener> {
     let shown = socket.display();
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
@@ -116,7 +116,8 @@ async fn bind_unix(socket: &Path) -> anyhow::Result<UnixListener> {
         bail!("{shown}: another agent serves it; stop that one first");
     }
     // Bound beside and renamed, so that a client never finds a socket that nobody listens on.
-    let fresh = socket.with_extension("new");
+    let mut fresh = socket.as_os_str().to_owned();
+    fresh.push(".new");
     let _ = std::fs::remove_file(&fresh);
     let listener = UnixListener::bind(&fresh).with_context(|| format!("{shown} cannot be bound"))?;
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o666))

@@ -1,9 +1,10 @@
-//! gRPC: who calls, and translation between the wire and the rooms behind it. No decision is taken here but who may call what.
+//! gRPC, and the one exchange beside it: who calls, and translation between the wire and the rooms behind it. No decision is taken here but who may call what.
 //!
 //! | listener | services |
 //! |---|---|
 //! | Unix socket | Hooks, Runner, Jobs, Catalog, health, reflection |
 //! | TCP (munge) | Jobs, Catalog, Peers, health, reflection |
+//! | Unix socket beside the first | ports of models (`handover`) |
 
 mod caller;
 mod catalog;
@@ -14,6 +15,7 @@ mod measure;
 mod munge_layer;
 mod peers;
 mod places;
+mod ports;
 mod runner;
 mod show;
 
@@ -21,6 +23,7 @@ use std::sync::Arc;
 
 pub use self::caller::{Caller, Roles};
 pub use self::listen::{serve_tcp, serve_unix};
+pub use self::ports::serve_ports;
 
 use crate::job::Jobs;
 use crate::peers::Peers;

@@ -83,7 +83,7 @@ impl Runner for Rooms {
 }
 
 /// The user's process, inside the job's step. (Nonce and secret are the model's own to judge.)
-fn prove(caller: Caller, handle: &Handle) -> Result<Option<Known>, Status> {
+pub(super) fn prove(caller: Caller, handle: &Handle) -> Result<Known, Status> {
     if caller.uid != handle.launch.uid {
         return Err(Status::permission_denied(format!(
             "job {} is not yours",
@@ -93,13 +93,17 @@ fn prove(caller: Caller, handle: &Handle) -> Result<Option<Known>, Status> {
     let pid = caller
         .pid
         .ok_or_else(|| Status::permission_denied("the kernel does not say which process calls"))?;
+    // Known first: should the process end meanwhile, another one of its pid is not taken for it.
+    let known = Known::of(pid);
     if !is_in_job(pid, handle.launch.job_id) {
         return Err(Status::permission_denied(format!(
             "process {pid} is not in a step of job {}",
             handle.launch.job_id
         )));
     }
-    Ok(Known::of(pid))
+    known
+        .filter(|known| known.is_alive())
+        .ok_or_else(|| Status::permission_denied(format!("process {pid} has ended")))
 }
 
 fn refusal(why: AttachRefused) -> Status {

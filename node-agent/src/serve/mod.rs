@@ -7,6 +7,7 @@ mod allocation;
 mod log;
 mod model;
 mod plan;
+mod port;
 mod ports;
 mod process;
 mod srun;
@@ -25,7 +26,7 @@ use slurm_serve_recipe::ServeOptions;
 use tokio::sync::watch;
 
 pub use self::log::{LogTail, Part};
-pub use self::model::{Attach, AttachRefused, Handle, Message, View};
+pub use self::model::{Attach, AttachRefused, Handle, Message, PortWish, View};
 pub use self::plan::{Asker, Plan, Refused, make as make_plan};
 pub use self::ports::Ports;
 pub use self::process::{Known, is_in_job};
@@ -114,7 +115,7 @@ impl Models {
             self.world
                 .ports
                 .keep(&launch.generation, launch.port, launch.internal_port);
-            let handle = model::spawn(self.world.clone(), launch, secrets, true);
+            let handle = model::spawn(self.world.clone(), launch, secrets, None);
             views.push(handle.view.clone());
             self.lock().insert(handle.launch.job_id, handle);
         }
@@ -256,7 +257,7 @@ impl Models {
             published: plan.published,
             cancel_job_on_failure: plan.cancels_job(),
             internal_port: given.internal,
-            port: 0,
+            port: given.port,
             end_ms,
             launched_ms: crate::clock::now_ms(),
             ready_timeout_s: seconds(plan.recipe.ready_timeout),
@@ -275,7 +276,7 @@ impl Models {
             self.world.ports.release(&generation);
             return Err(OpenError::NoRoom(job.id, e.to_string()));
         }
-        handles.insert(job.id, model::spawn(self.world.clone(), launch, secrets, false));
+        handles.insert(job.id, model::spawn(self.world.clone(), launch, secrets, Some(given.listener)));
         Ok(())
     }
 
@@ -416,8 +417,6 @@ impl Models {
             extra_args: plan.options.args.clone(),
             env: env.into_iter().collect(),
             key: String::new(),
-            ports: given.candidates.iter().map(|port| u32::from(*port)).collect(),
-            bind_address: config.bind_address.clone(),
             internal_port: u32::from(given.internal),
             internal_port_count: u32::from(config.internal_ports_per_model),
             log_dirs,

@@ -1,4 +1,4 @@
-//! Who has which port: one for each model's guard, and a window of internal ports for its engine.
+//! Who has which port: one for each model's guard, bound by the agent itself, and a window of internal ports for its engine.
 
 use std::collections::HashSet;
 use std::net::TcpListener;
@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::config::PortRange;
 
-/// How many candidates a runner is given: the first that it can bind is its own.
-const CANDIDATES: usize = 4;
+/// Connections that wait to be accepted; the kernel's net.core.somaxconn may allow fewer.
+pub(super) const BACKLOG: i32 = 1024;
 
 /// The ports of this node.
 #[derive(Debug)]
@@ -29,10 +29,12 @@ struct Taken {
 }
 
 /// What one model gets.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Given {
-    /// To be tried in this order.
-    pub candidates: Vec<u16>,
+    /// The guard's.
+    pub port: u16,
+    /// It listens there already.
+    pub listener: TcpListener,
     /// First of the engine's window.
     pub internal: u16,
 }
@@ -49,9 +51,12 @@ impl Ports {
         }
     }
 
-    /// Ports for `generation`; `None` if there are none left. Each candidate could be bound a moment ago.
+    /// Ports for `generation`; `None` if there are none left.
     pub fn take(&self, generation: &str) -> Option<Given> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let starts = (self.internal.first..=self.internal.last).step_by(usize::from(self.window));
+        let mut windows = starts.filter(|first| first.saturating_add(self.window - 1) <= self.internal.last);
+        let internal = windows.find(|first| !taken.windows.iter().any(|(used, _)| used == first))?;
         let used: HashSet<u16> = taken.guards.iter().map(|(port, _)| *port).collect();
         let begin = taken.next.max(self.guards.first);
         let order = self
@@ -59,31 +64,25 @@ impl Ports {
             .iter()
             .filter(|port| *port >= begin)
             .chain(self.guards.iter().filter(|port| *port < begin));
-        let free = order.filter(|port| !used.contains(port) && self.can_bind(*port));
-        let candidates: Vec<u16> = free.take(CANDIDATES).collect();
-        let last = *candidates.last()?;
-        let starts = (self.internal.first..=self.internal.last).step_by(usize::from(self.window));
-        let mut windows = starts.filter(|first| first.saturating_add(self.window - 1) <= self.internal.last);
-        let internal = windows.find(|first| !taken.windows.iter().any(|(used, _)| used == first))?;
-        taken
-            .guards
-            .extend(candidates.iter().map(|port| (*port, generation.to_owned())));
+        let mut free = order.filter(|port| !used.contains(port));
+        let (port, listener) = free.find_map(|port| Some((port, self.bind(port).ok()?)))?;
+        taken.guards.push((port, generation.to_owned()));
         taken.windows.push((internal, generation.to_owned()));
-        taken.next = last
+        taken.next = port
             .checked_add(1)
             .filter(|next| *next <= self.guards.last)
             .unwrap_or(self.guards.first);
-        Some(Given { candidates, internal })
+        Some(Given {
+            port,
+            listener,
+            internal,
+        })
     }
 
-    /// `generation` owns `port`, and no other of its candidates. Also for one of a former life of the agent.
+    /// `generation`, which is of a former life of the agent, has these.
     pub fn keep(&self, generation: &str, port: u16, internal: u16) {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.guards.retain(|(_, owner)| owner != generation);
-        taken.windows.retain(|(_, owner)| owner != generation);
-        if port != 0 {
-            taken.guards.push((port, generation.to_owned()));
-        }
+        taken.guards.push((port, generation.to_owned()));
         taken.windows.push((internal, generation.to_owned()));
     }
 
@@ -94,8 +93,12 @@ impl Ports {
         taken.windows.retain(|(_, owner)| owner != generation);
     }
 
-    fn can_bind(&self, port: u16) -> bool {
-        TcpListener::bind((self.bind_address.as_str(), port)).is_ok()
+    /// Listens on a port: as root, so that nobody else can beside it.
+    pub fn bind(&self, port: u16) -> std::io::Result<TcpListener> {
+        let listener = TcpListener::bind((self.bind_address.as_str(), port))?;
+        rustix::net::listen(&listener, BACKLOG)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
     }
 }
 
@@ -121,21 +124,24 @@ mod tests {
         let ports = ports(28100, 28109);
         let busy = TcpListener::bind("127.0.0.1:28101");
         let (a, b) = (ports.take("a").unwrap(), ports.take("b").unwrap());
-        assert!(a.candidates.iter().all(|port| !b.candidates.contains(port)));
-        assert!(busy.is_err() || !a.candidates.contains(&28101));
+        assert_ne!(a.port, b.port);
+        assert!(busy.is_err() || (a.port != 28101 && b.port != 28101));
         assert_ne!(a.internal, b.internal);
-        assert_eq!(ports.take("c"), None, "two windows are all there are");
+        assert_eq!(a.listener.local_addr().unwrap().port(), a.port);
+        assert!(ports.take("c").is_none(), "two windows are all there are");
         ports.release("a");
         assert!(ports.take("c").is_some());
     }
 
     #[test]
-    fn the_candidates_that_were_not_needed_are_free_again() {
-        let ports = ports(28110, 28113);
+    fn a_port_of_a_former_life_is_nobody_elses() {
+        let ports = ports(28110, 28111);
+        ports.keep("before", 28110, 28200);
         let a = ports.take("a").unwrap();
-        assert_eq!(ports.take("b"), None);
-        ports.keep("a", a.candidates[0], a.internal);
-        let b = ports.take("b").unwrap();
-        assert!(!b.candidates.contains(&a.candidates[0]));
+        assert_eq!((a.port, a.internal), (28111, 28240));
+        ports.release("before");
+        drop(a);
+        ports.release("a");
+        assert!(ports.take("b").is_some());
     }
 }

@@ -126,16 +126,6 @@ pub fn is_in_job(pid: i32, job_id: u32) -> bool {
     false
 }
 
-/// Does a process of `uid` listen on this TCP port?
-pub fn listens(port: u16, uid: u32) -> bool {
-    let listen = procfs::net::TcpState::Listen;
-    let all = [procfs::net::tcp(), procfs::net::tcp6()];
-    all.into_iter()
-        .flatten()
-        .flatten()
-        .any(|socket| socket.state == listen && socket.local_address.port() == port && socket.uid == uid)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,14 +222,5 @@ mod tests {
     #[test]
     fn a_test_is_in_no_job() {
         assert!(!is_in_job(std::process::id() as i32, 7));
-    }
-
-    #[test]
-    fn a_listener_is_told_by_port_and_owner() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let uid = nix::unistd::getuid().as_raw();
-        assert!(listens(port, uid));
-        assert!(!listens(port, uid + 1));
     }
 }

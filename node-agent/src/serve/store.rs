@@ -46,7 +46,7 @@ pub struct Launch {
     pub cancel_job_on_failure: bool,
     /// First of the engine's window of internal ports.
     pub internal_port: u16,
-    /// The guard's port, once owned; else 0.
+    /// The guard's port.
     pub port: u16,
     /// Milliseconds since the epoch; 0 = unknown.
     pub end_ms: i64,
@@ -122,14 +122,10 @@ impl Secrets {
         }
     }
 
-    /// Fresh ones for another runner of the same launch, which begins with this attempt and takes this port. The key stays: the job's
-    /// environment holds it.
-    pub fn renew(&mut self, attempt: u32, port: u16) -> Result<(), prost::DecodeError> {
+    /// Fresh ones for another runner of the same launch, which begins with this attempt. The key stays: the job's environment holds it.
+    pub fn renew(&mut self, attempt: u32) -> Result<(), prost::DecodeError> {
         let mut order = self.order()?;
         order.attempt = attempt;
-        if port != 0 {
-            order.ports = vec![port.into()];
-        }
         *self = Self {
             key: std::mem::take(&mut self.key),
             nonce: Some(random()),
@@ -288,7 +284,7 @@ pub(super) mod tests {
             published: true,
             cancel_job_on_failure: false,
             internal_port: 18200,
-            port: 0,
+            port: 18100,
             end_ms: 0,
             launched_ms: 0,
             ready_timeout_s: 1800,
@@ -324,17 +320,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn another_runner_gets_the_same_key_and_port_and_nothing_else_of_the_first() {
+    fn another_runner_gets_the_same_key_and_nothing_else_of_the_first() {
         let mut secrets = Secrets::new(v1::LaunchOrder {
             attempt: 1,
-            ports: vec![18100, 18101],
             ..Default::default()
         });
         let first = secrets.clone();
         secrets.nonce = None;
-        secrets.renew(2, 18101).unwrap();
+        secrets.renew(2).unwrap();
         let order = secrets.order().unwrap();
-        assert_eq!((order.attempt, order.ports), (2, vec![18101]));
+        assert_eq!(order.attempt, 2);
         assert_eq!((&secrets.key, &order.key), (&first.key, &first.key));
         assert_ne!(secrets.secret, first.secret);
         assert!(secrets.nonce.is_some() && secrets.nonce != first.nonce);

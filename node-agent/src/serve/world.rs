@@ -28,7 +28,7 @@ pub struct World {
     /// What survives the agent.
     pub store: Store,
     /// Who has which port.
-    pub ports: Ports,
+    pub ports: Arc<Ports>,
     /// All of a model's ending must fit this: KillWait less 3 s.
     pub end_budget: Duration,
 }

@@ -1,7 +1,6 @@
 //! From a launch order to a started engine: everything that can fail before loading, each failure with its cause.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -78,7 +77,12 @@ struct Start {
 
 impl Made {
     /// Does what `order` says, up to an engine that loads behind a guard that says so.
-    pub async fn launch(&mut self, order: &LaunchOrder, ground: &Ground<'_>) -> Result<(), Failure> {
+    pub async fn launch(
+        &mut self,
+        order: &LaunchOrder,
+        listener: Result<std::net::TcpListener, String>,
+        ground: &Ground<'_>,
+    ) -> Result<(), Failure> {
         self.model.clone_from(&order.public_name);
         let recipe = Recipe::parse_one(&order.recipe).map_err(|e| {
             Failure::new(
@@ -102,7 +106,13 @@ impl Made {
         let folder = private.path().to_owned();
 
         self.open_log(order, &folder, ground);
-        let listener = bind(&order.bind_address, &order.ports).await?;
+        let listener = listener.and_then(ready).map_err(|why| {
+            Failure::new(
+                Cause::NoPort,
+                format!("the agent did not hand the model's port over: {why}"),
+                "see the agent's log on this node",
+            )
+        })?;
         let guard = Guard::open(
             listener,
             &socket,
@@ -219,23 +229,11 @@ impl Made {
     }
 }
 
-/// The first of `ports` that is free.
-async fn bind(address: &str, ports: &[u32]) -> Result<TcpListener, Failure> {
-    let ip: IpAddr = address
-        .parse()
-        .map_err(|_| Failure::internal(format!("agent.bind_address {address:?} is no address")))?;
-    let mut last = String::from("the agent named none");
-    for port in ports.iter().filter_map(|port| u16::try_from(*port).ok()) {
-        match TcpListener::bind(SocketAddr::new(ip, port)).await {
-            Ok(listener) => return Ok(listener),
-            Err(e) => last = e.to_string(),
-        }
-    }
-    Err(Failure::new(
-        Cause::NoPort,
-        format!("none of {} ports on {address} could be had: {last}", ports.len()),
-        "ask the admin to widen agent.ports",
-    ))
+/// The listener as the runtime takes it. The error is one line.
+fn ready(listener: std::net::TcpListener) -> Result<TcpListener, String> {
+    let set = listener.set_nonblocking(true);
+    set.and_then(|()| TcpListener::from_std(listener))
+        .map_err(|e| e.to_string())
 }
 
 /// Variables that are not text can't be passed on and don't matter to an engine.
@@ -271,15 +269,5 @@ mod tests {
     fn a_shown_command_can_be_pasted() {
         let argv = ["vllm", "serve", "a b", "it's", "--x=1", ""].map(String::from);
         assert_eq!(shown(&argv), r"vllm serve 'a b' 'it'\''s' --x=1 ''");
-    }
-
-    #[tokio::test]
-    async fn a_taken_port_is_passed_over_and_none_left_is_a_cause() {
-        let taken = TcpListener::bind("127.0.0.1:0").await.expect("bound");
-        let port = u32::from(taken.local_addr().expect("an address").port());
-        let listener = bind("127.0.0.1", &[port, 0]).await.expect("another one");
-        assert_ne!(u32::from(listener.local_addr().expect("an address").port()), port);
-        let failure = bind("127.0.0.1", &[port, 70_000]).await.expect_err("none");
-        assert_eq!(failure.cause, Cause::NoPort);
     }
 }

@@ -10,7 +10,8 @@
 //! What the agent should know is one value, [`RunnerFacts`]: the newest is sent, whole, on each change that matters at once and else a
 //! few times a second. A new stream begins with it, so nothing is lost with an old one.
 
-use std::path::PathBuf;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -30,6 +31,7 @@ use super::announcement::Announcement;
 use super::guard::Counts;
 use super::log::ForAgent;
 use crate::client::AgentChannel;
+use crate::handover::{self, Claim};
 
 /// An agent that was just restarted is given this long to take a new runner in.
 const FIRST_ORDER: Duration = Duration::from_secs(60);
@@ -48,13 +50,22 @@ const BATCH: usize = 100;
 #[derive(Debug)]
 pub enum Event {
     /// What to serve. Comes once.
-    Order(Box<LaunchOrder>),
+    Order(Box<Order>),
     /// Every catalog has let go.
     Released,
     /// Somebody wants the model to end.
     Stop(StopOrder),
     /// The agent will not have this runner (any more): one line. Nothing comes after it.
     Over(String),
+}
+
+/// What to serve, and where.
+#[derive(Debug)]
+pub struct Order {
+    /// What.
+    pub launch: LaunchOrder,
+    /// The listener that the agent made for it; or why there is none, in one line.
+    pub listener: Result<TcpListener, String>,
 }
 
 /// The runner's end of the line.
@@ -81,6 +92,7 @@ impl Link {
             announcement,
             secret: String::new(),
             ordered: false,
+            listener: None,
             facts: facts.subscribe(),
             counts: counts.subscribe(),
             events: events_in,
@@ -117,6 +129,8 @@ struct Line {
     announcement: Announcement,
     secret: String,
     ordered: bool,
+    /// Of the guard's port, for an agent that comes after the one that made it.
+    listener: Option<TcpListener>,
     facts: watch::Receiver<RunnerFacts>,
     counts: watch::Receiver<Option<Arc<Counts>>>,
     events: mpsc::Sender<Event>,
@@ -257,13 +271,14 @@ impl Line {
             Some(FromAgent::Welcome(welcome)) => {
                 self.secret = welcome.secret;
                 self.connected.send_replace(true);
+                self.give_listener();
                 return;
             }
             // A restarted agent may say it again; it is being obeyed already.
             Some(FromAgent::Order(_)) if self.ordered => return,
             Some(FromAgent::Order(order)) => {
                 self.ordered = true;
-                Event::Order(Box::new(order))
+                Event::Order(Box::new(self.with_listener(order).await))
             }
             Some(FromAgent::Released(_)) => Event::Released,
             Some(FromAgent::Stop(stop)) => Event::Stop(stop),
@@ -271,6 +286,37 @@ impl Line {
             None => return,
         };
         let _ = self.events.send(event).await;
+    }
+
+    async fn with_listener(&mut self, launch: LaunchOrder) -> Order {
+        let listener = handover::take(&self.ports_socket(), &self.claim()).await;
+        self.listener = listener.as_ref().ok().and_then(|listener| listener.try_clone().ok());
+        Order { launch, listener }
+    }
+
+    /// An agent that was restarted holds our port from now on, too. One that has it already takes no harm.
+    fn give_listener(&self) {
+        let Some(listener) = self.listener.as_ref().and_then(|it| it.try_clone().ok()) else {
+            return;
+        };
+        let (socket, claim) = (self.ports_socket(), self.claim());
+        tokio::spawn(async move {
+            if let Err(why) = handover::give(&socket, &claim, &listener).await {
+                tracing::warn!("the agent does not hold the port in case this runner is killed: {why}");
+            }
+        });
+    }
+
+    fn ports_socket(&self) -> PathBuf {
+        handover::beside(Path::new(&self.announcement.socket))
+    }
+
+    fn claim(&self) -> Claim {
+        Claim {
+            job_id: self.announcement.job_id,
+            generation: self.announcement.generation.clone(),
+            secret: self.secret.clone(),
+        }
     }
 
     fn refusal(&self, status: &Status) -> Ended {

@@ -1,5 +1,6 @@
 //! An agent that hands out one order and remembers what it was told.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -11,6 +12,7 @@ use slurm_serve_proto::v1::runner_server::{Runner, RunnerServer};
 use slurm_serve_proto::v1::{
     AgentMessage, LaunchOrder, Released, RunnerFacts, RunnerHello, RunnerMessage, RunnerPhase, Welcome,
 };
+use slurm_serve::handover::{self, Wish};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
@@ -29,6 +31,9 @@ pub struct Told {
     pub hellos: Vec<RunnerHello>,
     pub facts: Vec<RunnerFacts>,
     pub lines: Vec<String>,
+    /// Ports of the listeners that were handed out, and of those that came back.
+    pub handed: Vec<u16>,
+    pub came_back: Vec<u16>,
 }
 
 impl Told {
@@ -49,6 +54,8 @@ pub struct Manners {
     pub releases: bool,
     /// Refuses every stream with this.
     pub refuses: Option<Status>,
+    /// Has a listener to hand out.
+    pub has_port: bool,
 }
 
 /// A running agent; dropping it breaks its streams, as its death would.
@@ -70,7 +77,11 @@ impl Agent {
             .expect("a runtime");
         let entered = runtime.enter();
         let listener = UnixListener::bind(socket).expect("the agent's socket");
+        let ports = handover::beside(socket);
+        let _ = std::fs::remove_file(&ports);
+        let ports = UnixListener::bind(ports).expect("the ports' socket");
         drop(entered);
+        runtime.spawn(hand_over(ports, manners.has_port, told.clone()));
         let to_runner = Arc::default();
         let service = Service {
             manners,
@@ -132,6 +143,30 @@ impl Drop for Agent {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Hands a listener to whoever asks, and keeps none, so that a port is free when its runner is gone.
+async fn hand_over(socket: UnixListener, has_port: bool, told: watch::Sender<Told>) {
+    loop {
+        let (stream, _) = socket.accept().await.expect("a connection");
+        let (wish, claim, given) = handover::hear(&stream).await.expect("a request");
+        let port = |listener: &TcpListener| listener.local_addr().expect("its address").port();
+        let answer = match (wish, given) {
+            _ if claim.secret != SECRET => Err("not the secret".to_owned()),
+            (Wish::Take, _) if !has_port => Err("there is none".to_owned()),
+            (Wish::Take, _) => {
+                let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+                told.send_modify(|told| told.handed.push(port(&listener)));
+                Ok(Some(listener.into()))
+            }
+            (Wish::Give, given) => {
+                let given = TcpListener::from(given.expect("a listener"));
+                told.send_modify(|told| told.came_back.push(port(&given)));
+                Ok(None)
+            }
+        };
+        handover::answer(&stream, answer).await.expect("answered");
     }
 }
 

@@ -126,20 +126,13 @@ async fn what_can_be_known_before_loading_is_said_at_once() {
         failure(with("min_engine_version = \"99.0\"")).await.cause(),
         Cause::EngineTooOld
     );
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
-    let order = LaunchOrder {
-        ports: vec![taken.local_addr().expect("an address").port().into()],
-        ..Wish::default().order
-    };
-    assert_eq!(
-        failure(Wish {
-            order,
-            ..Wish::default()
-        })
-        .await
-        .cause(),
-        Cause::NoPort
-    );
+    let no_port = failure(Wish {
+        has_port: false,
+        ..Wish::default()
+    });
+    let no_port = no_port.await;
+    assert_eq!(no_port.cause(), Cause::NoPort);
+    assert!(no_port.text.ends_with("over: there is none"), "{no_port:?}");
 }
 
 #[tokio::test]
@@ -170,6 +163,7 @@ async fn a_runner_that_nobody_knows_ends_with_one_line() {
             order: LaunchOrder::default(),
             releases: true,
             refuses: Some(status),
+            has_port: true,
         };
         let _agent = Agent::start(&socket, manners, &watch::Sender::new(Told::default()));
         let mut child = start_runner(&socket, &[]);

@@ -23,6 +23,7 @@ pub struct Wish {
     pub engine: String,
     pub order: LaunchOrder,
     pub releases: bool,
+    pub has_port: bool,
     pub environment: Vec<(&'static str, String)>,
 }
 
@@ -36,8 +37,6 @@ impl Default for Wish {
                 public_name: MODEL.into(),
                 aliases: vec!["tiny".into()],
                 key: KEY.into(),
-                bind_address: "127.0.0.1".into(),
-                ports: vec![0],
                 internal_port: 18_200,
                 internal_port_count: 40,
                 end_budget_ms: 12_000,
@@ -45,6 +44,7 @@ impl Default for Wish {
                 ..LaunchOrder::default()
             },
             releases: true,
+            has_port: true,
             environment: Vec::new(),
         }
     }
@@ -113,6 +113,7 @@ impl Run {
             order,
             releases: wish.releases,
             refuses: None,
+            has_port: wish.has_port,
         };
         let socket = folder.path().join("agent.sock");
         let told = watch::Sender::new(Told::default());

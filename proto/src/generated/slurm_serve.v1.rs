@@ -2132,7 +2132,7 @@ pub struct RunnerHello {
 pub struct RunnerFacts {
     #[prost(enumeration = "RunnerPhase", tag = "1")]
     pub phase: i32,
-    /// The guard's port, once owned.
+    /// The guard's port, once it serves there. For tests and logs: the agent knows which port it made.
     #[prost(uint32, tag = "2")]
     pub port: u32,
     #[prost(uint32, tag = "3")]
@@ -2220,11 +2220,6 @@ pub struct LaunchOrder {
     /// What the guard demands as bearer token.
     #[prost(string, tag = "6")]
     pub key: ::prost::alloc::string::String,
-    /// Ports to try, in this order, and the address to bind.
-    #[prost(uint32, repeated, tag = "7")]
-    pub ports: ::prost::alloc::vec::Vec<u32>,
-    #[prost(string, tag = "8")]
-    pub bind_address: ::prost::alloc::string::String,
     /// First of a window of `internal_port_count` ports for the engine's own use.
     #[prost(uint32, tag = "9")]
     pub internal_port: u32,
@@ -2262,9 +2257,9 @@ pub struct StopOrder {
 #[repr(i32)]
 pub enum RunnerPhase {
     Unspecified = 0,
-    /// Has its order; no port yet.
+    /// Has its order; does not serve yet.
     Starting = 1,
-    /// Owns its port; the engine is loading.
+    /// Serves its port; the engine is loading.
     Loading = 2,
     /// The engine has done one unit of work.
     Ready = 3,

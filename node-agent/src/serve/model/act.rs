@@ -130,11 +130,11 @@ impl Task {
         (self.client, self.leaving, self.retry_at) = (None, None, None);
         (self.launch_deadline, self.runner_deadline) = (None, None);
         self.facts = v1::RunnerFacts {
-            port: self.launch.port.into(),
             log_path: std::mem::take(&mut self.facts.log_path),
             ..v1::RunnerFacts::default()
         };
-        let renewed = self.secrets.renew(self.life.run, self.launch.port);
+        self.answer_on_port("it is being started again");
+        let renewed = self.secrets.renew(self.life.run);
         if let Err(e) = renewed
             .map_err(|e| e.to_string())
             .and_then(|()| self.keep_secrets())
@@ -176,12 +176,11 @@ impl Task {
 
     pub(super) fn close(&mut self, failed: bool) {
         self.outbound = None;
+        self.leave_port();
         self.view.send_modify(|view| {
             view.released = true;
             view.recovering = false;
         });
-        self.world.ports.release(&self.launch.generation);
-        self.world.store.forget(&self.launch.generation);
         self.log.close();
         if self.facts.phase() != RunnerPhase::Done {
             self.sweep();

@@ -1,13 +1,17 @@
 //! The task that owns one served model: it alone changes the model's [`Life`], and carries out what that decides.
 //!
 //! Everything else sends it a [`Message`] and looks at its [`View`]. Its methods are here and in the files beside this one: `runner` (taking
-//! it in, believing it), `act` (carrying out what the life decides), `told` (disk and catalog), `books` (what Slurm says of the job).
+//! it in, believing it), `port` (who has its port), `act` (carrying out what the life decides), `told` (disk and catalog), `books` (what
+//! Slurm says of the job).
 
 mod act;
 mod books;
+mod port;
 mod runner;
 mod told;
 
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
 use super::log::LogTail;
+use super::port::Port;
 use super::process::Known;
 use super::srun;
 use super::state::{Event, Life, RunEvent};
@@ -37,6 +42,8 @@ pub enum Message {
     Facts(u64, Box<v1::RunnerFacts>),
     /// The connection of that number broke.
     Detached(u64),
+    /// The runner wants the listener of its port, or gives it back.
+    Port(Box<PortWish>),
     /// Slurm's books say that the job ends then (milliseconds since the epoch); `None`: they could not be read.
     EndsAt(Option<i64>),
     /// Slurm's books say that the job ended by this, and how that is told.
@@ -49,11 +56,24 @@ pub struct Attach {
     /// Its first words.
     pub hello: v1::RunnerHello,
     /// The runner's process.
-    pub process: Option<Known>,
+    pub process: Known,
     /// Where it listens for us.
     pub outbound: mpsc::Sender<v1::AgentMessage>,
     /// Gets the number of the connection, or why not.
     pub reply: oneshot::Sender<Result<u64, AttachRefused>>,
+}
+
+/// The listener of the guard's port is to change hands.
+#[derive(Debug)]
+pub struct PortWish {
+    /// What the caller shows.
+    pub secret: String,
+    /// The calling process.
+    pub process: Known,
+    /// The listener, if it is given back.
+    pub given: Option<OwnedFd>,
+    /// Gets the listener, if it is asked for; or why not, in one line.
+    pub reply: oneshot::Sender<Result<Option<OwnedFd>, String>>,
 }
 
 /// Why a runner is sent away.
@@ -124,6 +144,7 @@ pub struct Task {
     books: Books,
     /// The revision with which it left the catalog, while that is waited for.
     leaving: Option<(u64, Instant)>,
+    port: Port,
 }
 
 /// What wakes the task.
@@ -138,8 +159,9 @@ enum Wake {
     Gone,
 }
 
-/// Starts the task of a new model, or of one `recovered` from a former life of the agent.
-pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: bool) -> Handle {
+/// Starts the task of a new model, whose port was just `made`; or of one from a former life of the agent, whose runner will give it back.
+pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, made: Option<TcpListener>) -> Handle {
+    let recovered = made.is_none();
     let (messages, inbox) = mpsc::channel(256);
     let life = if recovered {
         Life::recovered(launch.life)
@@ -165,6 +187,7 @@ pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: boo
     };
     let mut task = Task {
         world,
+        port: Port::new(launch.port, made),
         launch,
         secrets,
         me,
@@ -187,6 +210,9 @@ pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, recovered: boo
     };
     if recovered {
         task.recover();
+        if !task.runner_is_alive() {
+            task.answer_on_port("its runner is gone");
+        }
     }
     task.publish();
     tokio::spawn(task.run(inbox, recovered));
@@ -293,6 +319,7 @@ impl Task {
                 self.run_event(what).await;
             }
             Message::Detached(_) => {}
+            Message::Port(wish) => self.port_wish(*wish),
             // Only asked for once it is over.
             Message::JobEndedBy(..) => {}
             Message::EndsAt(end_ms) => self.slurm_said(end_ms).await,

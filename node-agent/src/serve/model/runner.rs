@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use slurm_serve_proto::v1::{self, RunnerPhase};
+use slurm_serve_proto::v1;
 use tokio::time::Instant;
 
 use super::{Attach, AttachRefused, LOOK_EVERY, Task};
-use crate::serve::process::{self, Known};
+use crate::serve::process::Known;
 use crate::serve::state::{Facts, RunEvent};
 
 impl Task {
@@ -51,7 +51,7 @@ impl Task {
         }
         self.connection += 1;
         self.secrets.nonce = None;
-        self.launch.runner = attach.process.map(|process| (process.pid, process.start));
+        self.launch.runner = Some((attach.process.pid, attach.process.start));
         self.keep();
         if let Err(e) = self.keep_secrets() {
             tracing::error!("{e}");
@@ -73,36 +73,8 @@ impl Task {
         self.publish();
     }
 
-    pub(super) async fn take_facts(&mut self, mut facts: v1::RunnerFacts) {
+    pub(super) async fn take_facts(&mut self, facts: v1::RunnerFacts) {
         self.unheard = 0;
-        let phase = facts.phase();
-        let mut port = u16::try_from(facts.port).unwrap_or(0);
-        if facts.ending.is_some() && port != self.launch.port {
-            // It failed so fast that its port is closed again before we looked: why it failed is all that counts now.
-            port = self.launch.port;
-            facts.port = u32::from(port);
-        }
-        if port != 0 && port != self.launch.port {
-            let ends = matches!(
-                phase,
-                RunnerPhase::Leaving | RunnerPhase::Draining | RunnerPhase::Done
-            );
-            if process::listens(port, self.launch.uid) {
-                self.launch.port = port;
-                self.world
-                    .ports
-                    .keep(&self.launch.generation, port, self.launch.internal_port);
-                self.keep();
-            } else if !ends {
-                // One that failed at once has let go of its port before this is read; why it did so must be heard.
-                tracing::warn!(
-                    generation = self.launch.generation,
-                    port,
-                    "the runner says it owns a port that nobody of its uid listens on"
-                );
-                return;
-            }
-        }
         let said = Facts::of(&facts);
         let (before, same) = (self.life.state, self.facts == facts);
         self.facts = facts;
@@ -157,7 +129,7 @@ impl Task {
 }
 
 /// Compares in a time that tells nothing of where they differ.
-fn same(a: &str, b: &str) -> bool {
+pub(super) fn same(a: &str, b: &str) -> bool {
     a.len() == b.len()
         && a.bytes()
             .zip(b.bytes())

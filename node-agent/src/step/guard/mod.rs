@@ -117,8 +117,7 @@ impl Guard {
         model: &str,
         generation: &str,
     ) -> std::io::Result<Self> {
-        let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Shared {
             door: AtomicU8::new(Door::Loading as u8),
             why: Mutex::default(),
             counts: Arc::new(Counts::default()),
@@ -126,9 +125,35 @@ impl Guard {
             model: model.to_owned(),
             generation: Mutex::new(generation.to_owned()),
             upstream: upstream::Upstream::new(socket),
-        });
+        };
+        Self::serve(listener, shared, serve::places())
+    }
+
+    /// The same behind whose door nothing is any more, because of `why`; for at most so many connections at once.
+    pub fn without_engine(
+        listener: TcpListener,
+        places: usize,
+        key: &str,
+        model: &str,
+        generation: &str,
+        why: &str,
+    ) -> std::io::Result<Self> {
+        let shared = Shared {
+            door: AtomicU8::new(Door::Ended as u8),
+            ended: Mutex::new(why.to_owned()),
+            counts: Arc::new(Counts::default()),
+            key: bearer::Key::new(key),
+            model: model.to_owned(),
+            generation: generation.to_owned(),
+            upstream: upstream::Upstream::new(Path::new("")),
+        };
+        Self::serve(listener, shared, places)
+    }
+
+    fn serve(listener: TcpListener, shared: Shared, places: usize) -> std::io::Result<Self> {
+        let (address, shared) = (listener.local_addr()?, Arc::new(shared));
         let stop = CancellationToken::new();
-        let accepting = tokio::spawn(serve::serve(listener, shared.clone(), stop.clone()));
+        let accepting = tokio::spawn(serve::serve(listener, shared.clone(), places, stop.clone()));
         Ok(Self {
             shared,
             address,

@@ -28,9 +28,9 @@ const UNPROVEN: Duration = Duration::from_secs(8);
 const CONNECTIONS: u64 = 4096;
 
 /// Serves `listener` until `stop`, then closes it and waits for what is being written.
-pub async fn serve(listener: TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, shared: Arc<Shared>, places: usize, stop: CancellationToken) {
     let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(places()));
+    let places = Arc::new(Semaphore::new(places));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -89,7 +89,7 @@ async fn accept(
 }
 
 /// A request takes two descriptors, one on each side; some are left for everything else.
-fn places() -> usize {
+pub fn places() -> usize {
     let soft = getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft);
     (soft.saturating_sub(64) / 2).clamp(16, CONNECTIONS) as usize
 }

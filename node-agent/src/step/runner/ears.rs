@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use slurm_serve_proto::v1::{Cause, LaunchOrder};
+use slurm_serve_proto::v1::Cause;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 
 use super::complain;
-use crate::step::link::Event;
+use crate::step::link::{Event, Order};
 use crate::step::outcome::Outcome;
 
 /// Whoever may ask for the end: Slurm by signal, the agent by word.
@@ -22,7 +22,7 @@ pub struct Ears {
 
 impl Ears {
     /// Waits for the launch order; with nothing to serve, an end is simply an end.
-    pub async fn first_order(&mut self) -> Result<LaunchOrder, ExitCode> {
+    pub async fn first_order(&mut self) -> Result<Order, ExitCode> {
         loop {
             tokio::select! {
                 () = signalled(&mut self.term, &mut self.int) => return Err(ExitCode::SUCCESS),

@@ -35,7 +35,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use slurm_serve_proto::v1::{Cause, LaunchOrder, RunnerPhase};
+use slurm_serve_proto::v1::{Cause, RunnerPhase};
 use slurm_serve_recipe::{CauseKind, explain};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -46,7 +46,7 @@ use super::awake::awake;
 use super::engine::Watch;
 use super::guard::Door;
 use super::launch::{Ground, Made};
-use super::link::Link;
+use super::link::{Link, Order};
 use super::liveness::Liveness;
 use super::outcome::{Failure, Outcome};
 use super::{log, processes};
@@ -81,7 +81,7 @@ pub async fn run(announcement: Announcement) -> ExitCode {
         Ok(order) => order,
         Err(code) => return code,
     };
-    let attempt = order.attempt.max(1);
+    let attempt = order.launch.attempt.max(1);
     link.facts.send_modify(|facts| facts.attempt = attempt);
     let runner = Runner {
         generation: of_attempt(&generation, attempt),
@@ -94,7 +94,7 @@ pub async fn run(announcement: Announcement) -> ExitCode {
         made: Made::default(),
         was_ready: false,
     };
-    runner.live(&order, &mut ears).await
+    runner.live(order, &mut ears).await
 }
 
 fn complain(line: &str) -> ExitCode {
@@ -117,7 +117,7 @@ struct Runner {
 }
 
 impl Runner {
-    async fn live(mut self, order: &LaunchOrder, ears: &mut Ears) -> ExitCode {
+    async fn live(mut self, order: Order, ears: &mut Ears) -> ExitCode {
         self.phase(RunnerPhase::Starting);
         let mut outcome = self.serve(order, ears).await;
         while self.may_try_again(&outcome) {
@@ -131,14 +131,14 @@ impl Runner {
     }
 
     /// Up to the moment when it must end.
-    async fn serve(&mut self, order: &LaunchOrder, ears: &mut Ears) -> Outcome {
+    async fn serve(&mut self, order: Order, ears: &mut Ears) -> Outcome {
         let ground = Ground {
             generation: &self.generation,
             facts: &self.link.facts,
             to_agent: self.to_agent.clone(),
             dropped: self.dropped.clone(),
         };
-        if let Err(failure) = self.made.launch(order, &ground).await {
+        if let Err(failure) = self.made.launch(&order.launch, order.listener, &ground).await {
             return failure.into();
         }
         if let Some(guard) = &self.made.guard {
