@@ -100,7 +100,12 @@ async fn exchange(
     };
     let exchanged = async {
         let stream = UnixStream::connect(socket).await?;
-        send(&stream, &format!("{verb} {job_id} {generation} {secret}"), listener).await?;
+        send(
+            &stream,
+            &format!("{verb} {job_id} {generation} {secret}"),
+            listener,
+        )
+        .await?;
         receive(&stream).await
     };
     let shown = socket.display();
@@ -142,7 +147,10 @@ pub async fn answer(stream: &UnixStream, answer: Result<Option<OwnedFd>, String>
 }
 
 fn not_ours() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "not what a runner asks or an agent answers")
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "not what a runner asks or an agent answers",
+    )
 }
 
 async fn send(stream: &UnixStream, line: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
@@ -155,11 +163,20 @@ async fn send(stream: &UnixStream, line: &str, descriptor: Option<BorrowedFd<'_>
                 control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(descriptor)));
             }
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            Ok(sendmsg(stream, &[IoSlice::new(line.as_bytes())], &mut control, flags)?)
+            Ok(sendmsg(
+                stream,
+                &[IoSlice::new(line.as_bytes())],
+                &mut control,
+                flags,
+            )?)
         })
         .await?;
     // A line this short goes into an empty socket whole, or not at all.
-    if sent == line.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    if sent == line.len() {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::WriteZero.into())
+    }
 }
 
 /// One line, and the descriptor that came with it. Descriptors beyond the first are closed by the kernel, for want of room.
@@ -236,7 +253,13 @@ mod tests {
 
     #[tokio::test]
     async fn rubbish_is_no_request_and_an_agent_that_is_not_there_is_said() {
-        for rubbish in ["", "take", "take x y z", "sell 7 7.0.1-a s", "take 7 7.0.1-a s more"] {
+        for rubbish in [
+            "",
+            "take",
+            "take x y z",
+            "sell 7 7.0.1-a s",
+            "take 7 7.0.1-a s more",
+        ] {
             let (here, there) = UnixStream::pair().unwrap();
             send(&here, rubbish, None).await.unwrap();
             assert!(hear(&there).await.is_err(), "{rubbish:?}");
@@ -244,7 +267,9 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         here.try_write(&[b'x'; 4 * LONGEST]).unwrap();
         assert!(hear(&there).await.is_err(), "no end of it");
-        let why = take(Path::new("/nonexistent/agent.ports"), &claim()).await.unwrap_err();
+        let why = take(Path::new("/nonexistent/agent.ports"), &claim())
+            .await
+            .unwrap_err();
         assert!(why.starts_with("/nonexistent/agent.ports: "), "{why}");
     }
 }

@@ -276,7 +276,10 @@ impl Models {
             self.world.ports.release(&generation);
             return Err(OpenError::NoRoom(job.id, e.to_string()));
         }
-        handles.insert(job.id, model::spawn(self.world.clone(), launch, secrets, Some(given.listener)));
+        handles.insert(
+            job.id,
+            model::spawn(self.world.clone(), launch, secrets, Some(given.listener)),
+        );
         Ok(())
     }
 

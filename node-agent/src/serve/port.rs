@@ -95,7 +95,10 @@ impl Port {
         let port = listener.local_addr().map(|address| address.port()).ok();
         // Made by an agent: a user can make no socket that is root's, and give none of his away.
         if !listens || port != Some(self.number) || owner != Uid::effective().as_raw() {
-            return Err(format!("this is not the listener of port {} that an agent made", self.number));
+            return Err(format!(
+                "this is not the listener of port {} that an agent made",
+                self.number
+            ));
         }
         self.listener = Some(listener);
         Ok(())
@@ -125,7 +128,10 @@ impl Port {
             }
         };
         // A thread of its own: the runner's user has the same socket, and could make our accept block.
-        match std::thread::Builder::new().name(format!("port-{number}")).spawn(answer) {
+        match std::thread::Builder::new()
+            .name(format!("port-{number}"))
+            .spawn(answer)
+        {
             Ok(_) => self.answering = Some(stop),
             Err(e) => tracing::error!(port = number, "no thread to answer on it: {e}"),
         }
@@ -164,7 +170,9 @@ fn bind_again(ports: &Ports, port: u16, stopped: &CancellationToken) -> std::io:
 }
 
 fn answer(listener: TcpListener, notice: &Notice, stopped: &CancellationToken) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -211,7 +219,11 @@ mod tests {
 
     async fn ask(port: u16, key: &str) -> reqwest::Response {
         let request = reqwest::Client::new().post(format!("http://127.0.0.1:{port}/v1/chat/completions"));
-        let answer = request.bearer_auth(key).body("{}").timeout(Duration::from_secs(20)).send();
+        let answer = request
+            .bearer_auth(key)
+            .body("{}")
+            .timeout(Duration::from_secs(20))
+            .send();
         answer.await.expect("an answer")
     }
 
@@ -244,7 +256,9 @@ mod tests {
         drop(runner);
         assert!(ports.bind(number).is_err());
         port.answer(notice(), ports.clone());
-        waiting.await.expect("one that nobody had accepted yet is told as well");
+        waiting
+            .await
+            .expect("one that nobody had accepted yet is told as well");
         is_told_that_it_is_gone(number).await;
         assert_eq!(ask(number, "sk-other").await.status(), StatusCode::UNAUTHORIZED);
         port.let_go();

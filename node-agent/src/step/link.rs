@@ -290,7 +290,10 @@ impl Line {
 
     async fn with_listener(&mut self, launch: LaunchOrder) -> Order {
         let listener = handover::take(&self.ports_socket(), &self.claim()).await;
-        self.listener = listener.as_ref().ok().and_then(|listener| listener.try_clone().ok());
+        self.listener = listener
+            .as_ref()
+            .ok()
+            .and_then(|listener| listener.try_clone().ok());
         Order { launch, listener }
     }
 

@@ -6,13 +6,13 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use slurm_serve::handover::{self, Wish};
 use slurm_serve_proto::v1::agent_message::Message as ToRunner;
 use slurm_serve_proto::v1::runner_message::Message as FromRunner;
 use slurm_serve_proto::v1::runner_server::{Runner, RunnerServer};
 use slurm_serve_proto::v1::{
     AgentMessage, LaunchOrder, Released, RunnerFacts, RunnerHello, RunnerMessage, RunnerPhase, Welcome,
 };
-use slurm_serve::handover::{self, Wish};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};

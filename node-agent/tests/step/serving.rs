@@ -318,7 +318,10 @@ async fn an_agent_that_was_killed_is_found_again_and_nothing_stops() {
         (RunnerPhase::Ready, engine)
     );
     let told = agent.until("the port", |told| !told.came_back.is_empty()).await;
-    assert_eq!((told.came_back, told.handed), (vec![facts.port as u16], vec![facts.port as u16]));
+    assert_eq!(
+        (told.came_back, told.handed),
+        (vec![facts.port as u16], vec![facts.port as u16])
+    );
 
     let mut text = String::new();
     while let Some(chunk) = stream.next().await {

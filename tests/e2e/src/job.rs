@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
-use serve_lab::{Node, wait_for};
+use serve_lab::{Node, ProcessId, wait_for};
 
 use crate::site::Site;
 
@@ -99,6 +99,35 @@ impl Job<'_> {
             .command(&self.user, ["sserve", "status", "--json", &self.id.to_string()])
             .run()?;
         Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Its runner's process on `node`.
+    pub fn runner(&self, node: &Node) -> Result<ProcessId> {
+        let id = format!("SLURM_JOB_ID={}", self.id);
+        let found = node.processes()?.into_iter().find(|running| {
+            // The client's command line names the runner's.
+            let is_runner =
+                running.command.ends_with("slurm-serve step") && !running.command.contains("srun ");
+            let environ = || std::fs::read(format!("/proc/{}/environ", running.process.pid));
+            is_runner
+                && environ().is_ok_and(|all| all.split(|byte| *byte == 0).any(|one| one == id.as_bytes()))
+        });
+        let found = found.with_context(|| format!("job {} has no runner on {}", self.id, node.name()))?;
+        Ok(found.process)
+    }
+
+    /// What its model is asked by, and with which key: as `sserve url --env` tells its owner.
+    pub fn endpoint(&self) -> Result<(String, String)> {
+        let argv = ["sserve", "url", "--env", &self.id.to_string()];
+        let said = self.site.say(&self.user, &argv, "", &[])?;
+        let value = |name: &str| {
+            let prefix = format!("export {name}=");
+            let found = said.out.lines().find_map(|line| line.strip_prefix(&prefix));
+            found
+                .map(|value| value.trim_matches('\'').to_owned())
+                .with_context(|| format!("{said:?}"))
+        };
+        Ok((value("SERVE_MODEL_URL")?, value("SERVE_MODEL_KEY")?))
     }
 
     /// Waits for a state of its model: `ready`, `failed`, …

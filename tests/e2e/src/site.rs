@@ -142,6 +142,12 @@ impl Site {
         Ok(())
     }
 
+    /// Sends a signal to the gateway.
+    pub fn signal_gateway(&self, signal: Signal) -> Result<()> {
+        let gateway = lock(&self.gateway);
+        gateway.as_ref().context("no gateway runs")?.signal(signal)
+    }
+
     /// Ends the gateway.
     pub fn stop_gateway(&self) -> Result<()> {
         match lock(&self.gateway).take() {

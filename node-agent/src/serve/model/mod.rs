@@ -145,6 +145,8 @@ pub struct Task {
     /// The revision with which it left the catalog, while that is waited for.
     leaving: Option<(u64, Instant)>,
     port: Port,
+    /// Of a former life of the agent: those who watched that one may believe in it until then, though we know nothing of them.
+    believed_until: Option<Instant>,
 }
 
 /// What wakes the task.
@@ -207,8 +209,10 @@ pub fn spawn(world: Arc<World>, launch: Launch, secrets: Secrets, made: Option<T
         words: None,
         books: Books::default(),
         leaving: None,
+        believed_until: None,
     };
     if recovered {
+        task.believed_until = Some(Instant::now() + task.world.config.lease);
         task.recover();
         if !task.runner_is_alive() {
             task.answer_on_port("its runner is gone");

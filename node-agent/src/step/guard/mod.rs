@@ -140,11 +140,11 @@ impl Guard {
     ) -> std::io::Result<Self> {
         let shared = Shared {
             door: AtomicU8::new(Door::Ended as u8),
-            ended: Mutex::new(why.to_owned()),
+            why: Mutex::new(why.to_owned()),
             counts: Arc::new(Counts::default()),
             key: bearer::Key::new(key),
             model: model.to_owned(),
-            generation: generation.to_owned(),
+            generation: Mutex::new(generation.to_owned()),
             upstream: upstream::Upstream::new(Path::new("")),
         };
         Self::serve(listener, shared, places)

@@ -4,7 +4,11 @@
 //! Prints one line for each answer, `OK …` or `CODE: message`, and exits 0 whatever the answer is.
 
 use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
@@ -94,6 +98,9 @@ enum Call {
     Flood { calls: u32 },
     /// Holds as many connections to the socket as it can get of `count`, until it is killed; tells how many those are.
     Crowd { count: usize },
+    /// Tries to have this TCP port, again and again for so long, by every way that a user has; once it is had, says so and answers every request
+    /// with `stolen`.
+    Grab { port: u16, seconds: u64 },
     /// grpc.health.v1 over TCP, without any credential.
     Health { address: String },
 }
@@ -224,7 +231,7 @@ async fn main() -> Result<()> {
             credential,
         } => tcp(&address, &node, credential).await?,
         Call::TcpGet { address, node, job } => {
-            let channel = AgentChannel::tcp(&node, &address, std::time::Duration::from_secs(5))?;
+            let channel = AgentChannel::tcp(&node, &address, Duration::from_secs(5))?;
             let answer = JobsClient::new(channel)
                 .get_model(GetModelRequest { job_id: job })
                 .await;
@@ -237,7 +244,7 @@ async fn main() -> Result<()> {
             uid,
             asking,
         } => {
-            let channel = AgentChannel::tcp(&node, &address, std::time::Duration::from_secs(5))?;
+            let channel = AgentChannel::tcp(&node, &address, Duration::from_secs(5))?;
             let request = PeerAwaitModelRequest {
                 asking: Some(Asking { uid, node: asking }),
                 request: Some(AwaitModelRequest {
@@ -251,6 +258,7 @@ async fn main() -> Result<()> {
         }
         Call::Flood { calls } => flood(calls).await?,
         Call::Crowd { count } => match crowd(count)? {},
+        Call::Grab { port, seconds } => grab(port, Duration::from_secs(seconds))?,
         Call::Health { address } => {
             let mut health = tonic_health::pb::health_client::HealthClient::new(connect(&address).await?);
             let request = tonic_health::pb::HealthCheckRequest::default();
@@ -331,6 +339,55 @@ fn crowd(count: usize) -> Result<std::convert::Infallible> {
     loop {
         std::thread::park();
     }
+}
+
+fn grab(port: u16, within: Duration) -> Result<()> {
+    let until = Instant::now() + within;
+    println!("trying");
+    let listener = loop {
+        if let Some(listener) = [(false, false), (true, false), (true, true)]
+            .into_iter()
+            .find_map(|(address, port_too)| bind(port, address, port_too).ok())
+        {
+            break listener;
+        }
+        if Instant::now() >= until {
+            println!("never");
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    println!("bound");
+    listener.set_nonblocking(true)?;
+    while Instant::now() < until {
+        match listener.accept() {
+            Ok((mut stream, _)) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+                let _ = stream.read(&mut [0; 65536]);
+                let _ = stream
+                    .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nstolen");
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    Ok(())
+}
+
+/// Listens on all addresses, with SO_REUSEADDR and SO_REUSEPORT as told.
+fn bind(port: u16, reuse_address: bool, reuse_port: bool) -> Result<TcpListener> {
+    use nix::sys::socket::*;
+    let socket = socket(
+        AddressFamily::Inet,
+        SockType::Stream,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    setsockopt(&socket, sockopt::ReuseAddr, &reuse_address)?;
+    setsockopt(&socket, sockopt::ReusePort, &reuse_port)?;
+    nix::sys::socket::bind(socket.as_raw_fd(), &SockaddrIn::new(0, 0, 0, 0, port))?;
+    listen(&socket, Backlog::new(64)?)?;
+    Ok(TcpListener::from(socket))
 }
 
 async fn connect(address: &str) -> Result<Channel> {

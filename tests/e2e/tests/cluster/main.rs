@@ -9,6 +9,7 @@ mod ends;
 mod faults;
 mod interactive;
 mod life;
+mod ports;
 mod refused;
 mod restart;
 mod silence;
@@ -61,6 +62,7 @@ fn main() -> Result<()> {
         faults::TESTS,
         interactive::TESTS,
         strangers::TESTS,
+        ports::TESTS,
         ends::TESTS,
         clock::TESTS,
         silence::TESTS,

@@ -35,19 +35,6 @@ fn ready(site: &Site) -> Result<Job<'_>> {
     Ok(job)
 }
 
-/// What `sserve url --env` says to the owner.
-fn endpoint(site: &Site, job: &Job) -> Result<(String, String)> {
-    let said = site.say("alice", &["sserve", "url", "--env", &job.id.to_string()], "", &[])?;
-    let value = |name: &str| {
-        let prefix = format!("export {name}=");
-        let found = said.out.lines().find_map(|line| line.strip_prefix(&prefix));
-        found
-            .map(|value| value.trim_matches('\'').to_owned())
-            .with_context(|| format!("{said:?}"))
-    };
-    Ok((value("SERVE_MODEL_URL")?, value("SERVE_MODEL_KEY")?))
-}
-
 fn by_sserve(site: &Site) -> Result<()> {
     let job = ready(site)?;
     let id = job.id.to_string();
@@ -127,7 +114,7 @@ fn by_grpc(site: &Site) -> Result<()> {
     let get = |user: &str| stranger(site.lab.login(), user, &["tcp-get", &address, node.name(), &id]);
     has(&get("bob")?, &["NOT_FOUND: job "])?;
     // The owner gets the key over TCP sealed, never as it is.
-    let (_, key) = endpoint(site, &job)?;
+    let (_, key) = job.endpoint()?;
     let sealed = get("alice")?;
     has(&sealed, &["OK ", "\"key\":\"MUNGE:"])?;
     ensure!(!sealed.contains(&key), "the key went over the wire in clear text");
@@ -150,7 +137,7 @@ fn peers(site: &Site) -> Result<()> {
         let argv = ["peer", &address, first.name(), &id, &uid(for_whom)?, from];
         stranger(second, by, &argv)
     };
-    let (_, key) = endpoint(site, &job)?;
+    let (_, key) = job.endpoint()?;
     has(
         &ask("alice", "alice", first.name())?,
         &["PERMISSION_DENIED", "not uid"],
@@ -205,7 +192,7 @@ fn flooded(site: &Site) -> Result<()> {
 /// Not on a command line, in a log, or in a file that others can read.
 fn key_stays(site: &Site) -> Result<()> {
     let job = ready(site)?;
-    let (_, key) = endpoint(site, &job)?;
+    let (_, key) = job.endpoint()?;
     ensure!(key.len() >= 20, "a short key: {key}");
     for node in site.lab.nodes() {
         for running in node.processes()? {
@@ -354,7 +341,7 @@ fn credentials(site: &Site) -> Result<()> {
 
 fn guard(site: &Site) -> Result<()> {
     let job = ready(site)?;
-    let (url, key) = endpoint(site, &job)?;
+    let (url, key) = job.endpoint()?;
     let models = format!("{url}/models");
     let root = url.trim_end_matches("/v1");
     let right = format!("Authorization: Bearer {key}");
@@ -380,7 +367,7 @@ fn unpublished(site: &Site) -> Result<()> {
     let arguments = ["-w", node.name(), "--serve-model=stub", "--serve-publish=no"];
     let job = site.sbatch("alice", &arguments, "sleep 300")?;
     job.wait_model("ready")?;
-    let (url, key) = endpoint(site, &job)?;
+    let (url, key) = job.endpoint()?;
     let right = format!("Authorization: Bearer {key}");
     let (status, _) = site.curl(&["-H", &right, &format!("{url}/models")])?;
     ensure!(status == 200, "the owner may use it: {status}");
