@@ -101,7 +101,7 @@ impl From<&LastFailure> for v1::Ending {
 pub struct Secrets {
     /// The job's key at the guard.
     pub key: String,
-    /// What the runner shows the first time; `None` once used.
+    /// What the runner shows until it has its secret; `None` once it has shown that.
     pub nonce: Option<String>,
     /// What the runner shows every later time.
     pub secret: String,

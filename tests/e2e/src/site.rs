@@ -168,12 +168,6 @@ impl Site {
         if runs { Ok(()) } else { self.start_gateway() }
     }
 
-    /// Sends a signal to the gateway.
-    pub fn signal_gateway(&self, signal: Signal) -> Result<()> {
-        let gateway = lock(&self.gateway);
-        gateway.as_ref().context("there is no gateway")?.signal(signal)
-    }
-
     /// `GET` at the gateway: status and body.
     pub fn gateway(&self, path: &str) -> Result<(u16, String)> {
         self.curl(&[&format!("http://127.0.0.1:8700{path}")])

@@ -20,10 +20,14 @@ impl Task {
 
     pub(super) async fn attach(&mut self, attach: Attach) {
         let hello = &attach.hello;
-        let proven = match (&self.secrets.nonce, hello.nonce.is_empty()) {
-            (Some(nonce), false) => same(nonce, &hello.nonce),
-            _ => !hello.secret.is_empty() && same(&self.secrets.secret, &hello.secret),
-        };
+        let by_secret = !hello.secret.is_empty() && same(&self.secrets.secret, &hello.secret);
+        let proven = by_secret
+            || by_nonce(
+                self.secrets.nonce.as_deref(),
+                &hello.nonce,
+                self.known_runner(),
+                attach.process,
+            );
         let refused = if hello.generation != self.run_generation() || self.life.is_without_run() {
             // Of a run that was given up: it is to end.
             Some(AttachRefused::Over)
@@ -50,11 +54,13 @@ impl Task {
             return;
         }
         self.connection += 1;
-        self.secrets.nonce = None;
         self.launch.runner = Some((attach.process.pid, attach.process.start));
         self.keep();
-        if let Err(e) = self.keep_secrets() {
-            tracing::error!("{e}");
+        // It has its secret: nobody needs the nonce any more.
+        if by_secret && self.secrets.nonce.take().is_some() {
+            if let Err(e) = self.keep_secrets() {
+                tracing::error!("{e}");
+            }
         }
         self.outbound = Some(attach.outbound);
         self.unheard = 0;
@@ -135,4 +141,27 @@ pub(super) fn same(a: &str, b: &str) -> bool {
             .zip(b.bytes())
             .fold(0, |differ, (a, b)| differ | (a ^ b))
             == 0
+}
+
+/// The nonce is for the first process that shows it. That one may have to show it again, to the next agent: this one may be killed before its
+/// `Welcome` has arrived.
+fn by_nonce(nonce: Option<&str>, shown: &str, runner: Option<Known>, process: Known) -> bool {
+    nonce.is_some_and(|nonce| same(nonce, shown)) && runner.is_none_or(|runner| runner == process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nonce_is_good_for_one_process_until_it_has_its_secret() {
+        let [first, other, of_its_pid] = [(7, 1), (8, 1), (7, 2)].map(|(pid, start)| Known { pid, start });
+        assert!(by_nonce(Some("n"), "n", None, first));
+        assert!(by_nonce(Some("n"), "n", Some(first), first), "no Welcome came");
+        for late in [other, of_its_pid] {
+            assert!(!by_nonce(Some("n"), "n", Some(first), late));
+        }
+        assert!(!by_nonce(Some("n"), "m", None, first));
+        assert!(!by_nonce(None, "", None, first), "it has its secret");
+    }
 }
