@@ -57,10 +57,11 @@ impl Task {
         self.launch.runner = Some((attach.process.pid, attach.process.start));
         self.keep();
         // It has its secret: nobody needs the nonce any more.
-        if by_secret && self.secrets.nonce.take().is_some() {
-            if let Err(e) = self.keep_secrets() {
-                tracing::error!("{e}");
-            }
+        if by_secret
+            && self.secrets.nonce.take().is_some()
+            && let Err(e) = self.keep_secrets()
+        {
+            tracing::error!("{e}");
         }
         self.outbound = Some(attach.outbound);
         self.unheard = 0;

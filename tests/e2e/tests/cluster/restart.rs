@@ -82,10 +82,12 @@ fn engine(site: &Site) -> Result<()> {
     let model = job.model()?;
     ensure!(model["last_failure"]["cause"] == "engine_died", "{model}");
     ensure!(job.output().contains("503\n"), "meanwhile: {}", job.output());
-    let listed = site.gateway("/slurm-serve/v1/models")?.1;
+    let listing: serde_json::Value = serde_json::from_str(&site.gateway("/slurm-serve/v1/models")?.1)?;
+    let rows = listing["models"].as_array().into_iter().flatten();
+    let rows: Vec<_> = rows.filter(|row| row["job_id"] == job.id).collect();
     ensure!(
-        listed.matches("\"hardy\"").count() >= 1 && !listed.contains("\"failed\""),
-        "one row: {listed}"
+        matches!(rows.as_slice(), [row] if row["state"] == "ready"),
+        "one row for both attempts: {rows:?}"
     );
     Ok(())
 }
