@@ -188,6 +188,8 @@ pub fn is_passing(words: &str) -> bool {
         "Unable to confirm allocation",
         "Socket timed out",
         "Unable to contact slurm controller",
+        // A slurmctld 22.05 that has just started says this of a job whose node has not reported yet.
+        "Memory required by task is not available",
         "temporarily",
     ]
     .iter()

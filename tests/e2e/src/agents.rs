@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
-use serve_lab::{Background, Node, wait_for};
+use serve_lab::{Background, Node, NodeCommand, wait_for};
 
 use crate::site::{Site, lock};
 
@@ -25,13 +25,12 @@ pub(crate) struct Agents {
 impl Site {
     /// Starts a node's agent and waits until it answers.
     pub fn start_agent(&self, node: &Node) -> Result<()> {
-        self.start_agent_of(node, "slurm-serve")
+        self.start_agent_as(node, node.command("root", ["slurm-serve", "agent"]))
     }
 
-    /// The same with another program than is installed.
-    pub fn start_agent_of(&self, node: &Node, program: &str) -> Result<()> {
-        let agent = node
-            .command("root", [program, "agent"])
+    /// The same with a command of one's own: another program, another environment.
+    pub(crate) fn start_agent_as(&self, node: &Node, command: NodeCommand) -> Result<()> {
+        let agent = command
             .env("RUST_LOG", "info,slurm_serve=debug")
             .spawn(AGENT_LOG)?;
         let what = format!("the agent of {} to answer", node.name());

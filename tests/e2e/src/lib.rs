@@ -1,6 +1,7 @@
 //! The whole product on a lab: what the end-to-end tests, the demo and the benchmarks stand on.
 
 mod agents;
+mod clock;
 pub mod endings;
 mod job;
 mod said;

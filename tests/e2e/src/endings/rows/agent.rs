@@ -113,7 +113,8 @@ fn replaced(scene: &Scene) -> Result<()> {
     let stream = scene.site.open_stream(None, "none", "busy", 150)?;
     scene.strike();
     scene.site.end_agent(scene.node, Signal::SIGTERM)?;
-    scene.site.start_agent_of(scene.node, OTHER)?;
+    let other = scene.node.command("root", [OTHER, "agent"]);
+    scene.site.start_agent_as(scene.node, other)?;
     let text = stream.finish()?;
     ensure!(text.matches("\"content\":").count() >= 150, "{text}");
     ready_in_its_words(scene)

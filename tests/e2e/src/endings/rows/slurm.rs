@@ -86,7 +86,7 @@ pub const GROUP: Group = Group {
             Bound::NoneLost,
             |scene| node_is(scene, "drain"),
         )
-        .mend(|scene| node_is(scene, "resume")),
+        .mend(|scene| scene.site.resume_nodes()),
         Row::new(
             "the node is set down",
             "`scontrol update NodeName State=DOWN`: Slurm ends the job",
@@ -97,7 +97,7 @@ pub const GROUP: Group = Group {
         )
         .says(&["NODE_FAIL"])
         .arguments(&["--no-requeue"])
-        .mend(|scene| node_is(scene, "resume")),
+        .mend(|scene| scene.site.resume_nodes()),
         Row::new(
             "out of memory: the script",
             "The script takes more memory than the job has",
