@@ -1,6 +1,6 @@
 //! A lab with the product installed, an agent on each compute node, and a gateway on the login node.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub struct Options {
     pub lines: Vec<String>,
     /// The product's own waits (a lease of 10 s) or short ones.
     pub short_waits: bool,
+    /// The recipes that tests need, or those that the product ships.
+    pub shipped_recipes: bool,
     /// Does it outlive this process?
     pub keep: bool,
 }
@@ -50,6 +52,7 @@ impl Default for Options {
             settings: Vec::new(),
             lines: Vec::new(),
             short_waits: true,
+            shipped_recipes: false,
             keep: false,
         }
     }
@@ -94,7 +97,12 @@ impl Site {
                 .run()?;
             Ok(())
         });
-        for (file, text) in recipes(options.engine) {
+        let recipes = if options.shipped_recipes {
+            shipped(options.engine)?
+        } else {
+            recipes(options.engine)
+        };
+        for (file, text) in recipes {
             spec = spec.file(On::All, format!("/etc/slurm-serve/models.d/{file}"), text, 0o644);
         }
         for (key, value) in &options.settings {
@@ -287,6 +295,21 @@ fn release() -> Release {
 }
 
 /// The admin's recipes: file name and text.
+/// Those of a new installation, and one that can be served here.
+fn shipped(engine: Engine) -> Result<Vec<(String, String)>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../slurm-conf/models.d");
+    let mut recipes = vec![match engine {
+        Engine::Stub => ("stub.toml".to_owned(), settings::stub_recipe("stub", &[], "")),
+        Engine::Real => ("tiny.toml".to_owned(), settings::TINY.into()),
+    }];
+    for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        recipes.push((name, std::fs::read_to_string(entry.path())?));
+    }
+    Ok(recipes)
+}
+
 fn recipes(engine: Engine) -> Vec<(String, String)> {
     let stub =
         |name: &'static str, env: &[(&str, &str)], more: &str| (name, settings::stub_recipe(name, env, more));

@@ -1,5 +1,6 @@
 //! `lab`: labs from the command line.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -180,10 +181,14 @@ fn shell(place: Vec<String>, user: &str) -> Result<ExitCode> {
     };
     let lab = Lab::attach(&the_lab(id)?)?;
     let node = node.as_deref().unwrap_or("login");
-    // `script` gives the shell a terminal of the node's own: job control works, and `srun --pty`.
-    let command = lab
-        .node(node)?
-        .command(user, ["script", "-q", "-c", "exec bash -i", "/dev/null"]);
+    // `script` gives the shell a terminal of the node's own: job control works, and `srun --pty`. Commands from a pipe need none, and would
+    // not end with it.
+    let argv: &[&str] = if std::io::stdin().is_terminal() {
+        &["script", "-q", "-c", "exec bash -i", "/dev/null"]
+    } else {
+        &["bash"]
+    };
+    let command = lab.node(node)?.command(user, argv);
     let terminal = std::env::var("TERM").unwrap_or_else(|_| "dumb".into());
     Ok(exit_code(command.env("TERM", terminal).attached()?))
 }

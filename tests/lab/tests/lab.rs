@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -285,6 +286,12 @@ fn the_command_line_enters_a_lab() -> Result<()> {
         "whoami; hostname",
     ])?;
     assert_eq!(who, format!("bob\n{id}-n1\n"));
+    let piped = cli.piped("whoami; hostname\n", &["shell", "--user", "bob", &id, "n1"])?;
+    assert_eq!(
+        piped,
+        format!("bob\n{id}-n1\n"),
+        "commands from a pipe, and then the end"
+    );
     let code = cli
         .output(&["exec", &id, "n1", "--", "sh", "-c", "exit 7"])?
         .status
@@ -315,6 +322,20 @@ impl Cli {
             .args(arguments)
             .env("SLURM_SERVE_LAB", &self.base)
             .output()?)
+    }
+
+    /// The same with something on its stdin.
+    fn piped(&self, stdin: &str, arguments: &[&str]) -> Result<String> {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_lab"))
+            .args(arguments)
+            .env("SLURM_SERVE_LAB", &self.base)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut pipe = child.stdin.take().context("a pipe")?;
+        pipe.write_all(stdin.as_bytes())?;
+        drop(pipe);
+        Ok(String::from_utf8(child.wait_with_output()?.stdout)?)
     }
 
     fn run(&self, arguments: &[&str]) -> Result<String> {

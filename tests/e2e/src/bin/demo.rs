@@ -21,6 +21,7 @@ fn run() -> Result<()> {
     let (mut options, mut with_tour) = (
         Options {
             engine: Engine::Real,
+            shipped_recipes: true,
             ..Options::default()
         },
         true,
