@@ -1,10 +1,10 @@
 //! What was measured, as a table for people and as JSON for whoever compares runs.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
+use serve_e2e::columns;
 
 use crate::stats::Estimate;
 
@@ -78,23 +78,7 @@ impl Row {
 pub fn table(rows: &[Row]) -> String {
     let head = ["measure", "value [95 %]", "rival", "ratio", "goal", "met"].map(str::to_owned);
     let lines: Vec<[String; 6]> = std::iter::once(head).chain(rows.iter().map(cells)).collect();
-    let width = |column: usize| {
-        lines
-            .iter()
-            .map(|line| line[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..6).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let mut out = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(out, "{cell:width$}  ");
-        }
-        let _ = writeln!(text, "  {}", out.trim_end());
-    }
-    text
+    columns(&lines)
 }
 
 fn cells(row: &Row) -> [String; 6] {

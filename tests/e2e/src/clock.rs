@@ -2,18 +2,18 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serve_lab::Node;
+
+use crate::compiled;
 
 const LIBRARY: &str = "/usr/lib/stepped-clock.so";
 const OFFSET: &str = "/run/clock-offset";
 
 /// What makes a command on `node` see the clock that [`step`] steps: a variable of its environment.
 pub(crate) fn of(node: &Node) -> Result<(&'static str, &'static str)> {
-    node.install_file(LIBRARY, compiled()?, 0o755)?;
+    node.install_file(LIBRARY, compiled("src/clock.c", &[])?, 0o755)?;
     node.install_file(OFFSET, 0_i64.to_ne_bytes(), 0o644)?;
     Ok(("LD_PRELOAD", LIBRARY))
 }
@@ -29,21 +29,4 @@ pub(crate) fn step(node: &Node, seconds: i64) -> Result<()> {
     };
     node.inside(write)?
         .with_context(|| format!("{OFFSET} on {}", node.name()))
-}
-
-fn compiled() -> Result<Vec<u8>> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/clock.c");
-    let folder = tempfile::tempdir()?;
-    let library = folder.path().join("clock.so");
-    let output = Command::new("cc")
-        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-o"])
-        .args([&library, &source])
-        .output()
-        .context("cc cannot be run; `make setup` installs it")?;
-    ensure!(
-        output.status.success(),
-        "cc: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(std::fs::read(&library)?)
 }

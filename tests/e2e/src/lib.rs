@@ -2,6 +2,8 @@
 
 mod agents;
 mod clock;
+mod columns;
+mod compiled;
 pub mod endings;
 mod job;
 mod said;
@@ -12,6 +14,8 @@ mod stub;
 mod tidy;
 pub mod tour;
 
+pub use columns::columns;
+pub use compiled::compiled;
 pub use job::Job;
 pub use said::{Said, has};
 pub use site::{Engine, Options, Site};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::row::Row;
+use crate::columns;
 
 /// Whether a scenario came out as it should.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,22 +90,7 @@ pub fn table(all: &[Measured]) -> String {
         ]
     };
     let lines: Vec<[String; 6]> = std::iter::once(head).chain(all.iter().map(cells)).collect();
-    let width = |column: usize| {
-        lines
-            .iter()
-            .map(|line| line[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..6).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        let mut out = String::new();
-        for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(out, "{cell:width$}  ");
-        }
-        let _ = writeln!(text, "  {}", out.trim_end());
-    }
+    let mut text = columns(&lines);
     for one in all {
         if let Verdict::Failed(why) = &one.verdict {
             let _ = writeln!(text, "\nFAILED: {}\n{why}", one.name);

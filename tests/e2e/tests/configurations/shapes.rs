@@ -1,11 +1,9 @@
 //! What makes a lab one of the configurations.
 
-use std::path::Path;
-use std::process::Command;
-
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
+use serve_e2e::compiled;
 use serve_lab::{Cache, LabSpec, Node, On, Release, Role, ensure_root};
 
 /// As Slurm comes: a prolog runs on a node when the first step reaches it.
@@ -43,7 +41,7 @@ pub fn job_container(spec: LabSpec) -> Result<LabSpec> {
 /// Another plugin that enters a mount namespace; `order` places it in plugstack.conf.d.
 pub fn foreign(spec: LabSpec, order: &str) -> Result<LabSpec> {
     let library = "/usr/lib/foreign.so";
-    let built = compiled(spec.release)?;
+    let built = plugin(spec.release)?;
     Ok(spec.file(On::Compute, library, built, 0o755).file(
         On::Compute,
         format!("/etc/slurm/plugstack.conf.d/{order}.conf"),
@@ -53,27 +51,10 @@ pub fn foreign(spec: LabSpec, order: &str) -> Result<LabSpec> {
 }
 
 /// The C plugin, built with the release's own header (which gives it that release's number).
-fn compiled(release: Release) -> Result<Vec<u8>> {
+fn plugin(release: Release) -> Result<Vec<u8>> {
     let headers = ensure_root(&Cache::locate()?, release)?.join("usr/include");
-    let folder = std::env::temp_dir().join(format!("foreign-plugin-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let library = folder.join("foreign.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/configurations/foreign.c");
-    let output = Command::new("cc")
-        .args(["-shared", "-fPIC", "-Wall", "-Werror", "-I"])
-        .arg(headers)
-        .arg("-o")
-        .args([&library, &source])
-        .output()
-        .context("cc cannot be run; `make setup` installs it")?;
-    ensure!(
-        output.status.success(),
-        "cc: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let bytes = std::fs::read(&library)?;
-    std::fs::remove_dir_all(&folder)?;
-    Ok(bytes)
+    let headers = headers.to_str().context("a path that is text")?;
+    compiled("tests/configurations/foreign.c", &["-I", headers])
 }
 
 /// slurm.conf and its company where a site keeps them, known by SLURM_CONF alone.
