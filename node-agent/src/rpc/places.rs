@@ -146,6 +146,13 @@ where
     })
 }
 
+impl<S, K: Eq + Hash> Placed<S, K> {
+    /// The connection itself.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+}
+
 impl<S: Connected, K: Eq + Hash> Connected for Placed<S, K> {
     type ConnectInfo = S::ConnectInfo;
 

@@ -2,40 +2,35 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::Duration;
 
+use futures_util::StreamExt;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
 use super::listen::bind_unix;
 use super::runner::prove;
-use super::{Caller, Rooms};
+use super::{Caller, Rooms, places};
 use crate::handover::{self, Claim, Wish};
 use crate::serve::{Message, PortWish};
 
-/// Descriptors running out, mostly: others end meanwhile.
-const NOT_NOW: Duration = Duration::from_millis(20);
-
-/// Serves the socket beside the agent's `socket`; ends only if it cannot be had.
+/// Serves the socket beside the agent's `socket`, a user's share of connections like on that one; ends only if it cannot be had.
 pub async fn serve_ports(rooms: Rooms, socket: &Path) -> anyhow::Result<()> {
-    let listener = bind_unix(&handover::beside(socket)).await?;
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let rooms = rooms.clone();
+    let connections = places::of_users(bind_unix(&handover::beside(socket)).await?);
+    connections
+        .for_each(|connection| {
+            let rooms = rooms.clone();
+            if let Ok(placed) = connection {
                 tokio::spawn(async move {
-                    let served = tokio::time::timeout(handover::PATIENCE, rooms.hand_over(&stream)).await;
-                    if let Ok(Err(e)) = served {
+                    let served = rooms.hand_over(placed.stream());
+                    if let Ok(Err(e)) = tokio::time::timeout(handover::PATIENCE, served).await {
                         tracing::debug!("a port did not change hands: {e}");
                     }
                 });
             }
-            Err(e) => {
-                tracing::warn!("cannot accept a connection: {e}");
-                tokio::time::sleep(NOT_NOW).await;
-            }
-        }
-    }
+            std::future::ready(())
+        })
+        .await;
+    Ok(())
 }
 
 impl Rooms {

@@ -97,7 +97,7 @@ enum Call {
     /// Hooks.OpenModel for `calls` jobs that do not exist, all at once; tells how many answers there were of each code.
     Flood { calls: u32 },
     /// Holds as many connections to the socket as it can get of `count`, until it is killed; tells how many those are.
-    Crowd { count: usize },
+    Crowd { count: usize, socket: String },
     /// Tries to have this TCP port, again and again for so long, by every way that a user has; once it is had, says so and answers every request
     /// with `stolen`.
     Grab { port: u16, seconds: u64 },
@@ -257,7 +257,7 @@ async fn main() -> Result<()> {
             });
         }
         Call::Flood { calls } => flood(calls).await?,
-        Call::Crowd { count } => match crowd(count)? {},
+        Call::Crowd { count, socket } => match crowd(count, &socket)? {},
         Call::Grab { port, seconds } => grab(port, Duration::from_secs(seconds))?,
         Call::Health { address } => {
             let mut health = tonic_health::pb::health_client::HealthClient::new(connect(&address).await?);
@@ -322,11 +322,11 @@ async fn flood(calls: u32) -> Result<()> {
 }
 
 /// Those that the agent closes at once do not count.
-fn crowd(count: usize) -> Result<std::convert::Infallible> {
+fn crowd(count: usize, socket: &str) -> Result<std::convert::Infallible> {
     use std::io::Read;
     let mut held = Vec::new();
     for _ in 0..count {
-        match std::os::unix::net::UnixStream::connect(SOCKET) {
+        match std::os::unix::net::UnixStream::connect(socket) {
             Ok(stream) => held.push(stream),
             Err(_) => break,
         }

@@ -156,11 +156,21 @@ fn peers(site: &Site) -> Result<()> {
 /// bob holds all the connections he can get, and asks of hundreds of jobs at once; alice's job gets its model all the same.
 fn flooded(site: &Site) -> Result<()> {
     let node = site.node(1);
-    let crowd = node
-        .command("bob", ["/usr/lib/slurm-serve/stranger", "crowd", "2000"])
-        .spawn("/tmp/crowd.log")?;
-    let held = || Ok(node.read_text("/tmp/crowd.log")?.trim().parse::<u32>().ok());
-    let held = wait_for(Duration::from_secs(20), "bob to hold what he gets", held)?;
+    let mut crowds = Vec::new();
+    for name in ["agent.sock", "agent.ports"] {
+        let (socket, log) = (
+            format!("/run/slurm-serve/{name}"),
+            format!("/tmp/crowd-{name}.log"),
+        );
+        let argv = ["/usr/lib/slurm-serve/stranger", "crowd", "2000", &socket];
+        crowds.push(node.command("bob", argv).spawn(&log)?);
+        let held = || Ok(node.read_text(&log)?.trim().parse::<u32>().ok());
+        let held = wait_for(Duration::from_secs(20), "bob to hold what he gets", held)?;
+        ensure!(
+            (16..=512).contains(&held),
+            "bob holds {held} connections to {name}"
+        );
+    }
     let flood = node
         .command("bob", ["/usr/lib/slurm-serve/stranger", "flood", "400"])
         .spawn("/tmp/flood.log")?;
@@ -179,14 +189,14 @@ fn flooded(site: &Site) -> Result<()> {
     .with_context(|| job.explain())?;
     // Four of bob's questions, and what the agent asks for itself.
     ensure!(most <= 8, "{most} commands of Slurm's at once");
-    ensure!((16..=512).contains(&held), "bob holds {held} connections");
     ensure!(stranger(node, "alice", &["list"])?.starts_with("OK ["));
     has(&site.whole_agent_log(node)?, &["no more are taken from it"])?;
     flood.kill()?;
-    crowd.kill()?;
-    node.command("root", ["rm", "-f", "/tmp/crowd.log", "/tmp/flood.log"])
-        .run()?;
-    Ok(())
+    for crowd in crowds {
+        crowd.kill()?;
+    }
+    let rm = "rm -f /tmp/crowd-*.log /tmp/flood.log";
+    node.command("root", ["sh", "-c", rm]).run().map(drop)
 }
 
 /// Not on a command line, in a log, or in a file that others can read.
