@@ -1,12 +1,19 @@
 //! Time as the wire and Slurm tell it.
 #![allow(unsafe_code)]
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the epoch.
 pub fn now_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The next whole second of the wall clock. What many do every second is begun then by all of them, so that the agent, on a node with many
+/// models, is woken once for them and not once for each.
+pub fn next_second() -> tokio::time::Instant {
+    let rest = 1000 - u64::try_from(now_ms().rem_euclid(1000)).unwrap_or(0);
+    tokio::time::Instant::now() + Duration::from_millis(rest)
 }
 
 /// Seconds since the epoch of a moment in the machine's time zone; `None` if there is no such moment.

@@ -23,7 +23,7 @@ use slurm_serve_proto::v1::{
     AgentMessage, LaunchOrder, LogLines, RunnerFacts, RunnerHello, RunnerMessage, RunnerPhase, StopOrder,
 };
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
@@ -31,6 +31,7 @@ use super::announcement::Announcement;
 use super::guard::Counts;
 use super::log::ForAgent;
 use crate::client::AgentChannel;
+use crate::clock::next_second;
 use crate::handover::{self, Claim};
 
 /// An agent that was just restarted is given this long to take a new runner in.
@@ -41,8 +42,8 @@ const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::fro
 const ATTACHING: Duration = Duration::from_secs(10);
 /// How often what need not be told at once is told.
 const TICK: Duration = Duration::from_millis(200);
-/// How often the facts are told, changed or not: a runner that says nothing is frozen.
-const ALIVE: Duration = Duration::from_secs(1);
+/// Every so many ticks, once a second, the facts are told, changed or not: a runner that says nothing is frozen.
+const ALIVE: u32 = 5;
 /// Lines in one message.
 const BATCH: usize = 100;
 
@@ -195,9 +196,9 @@ impl Line {
             drop(out);
             return goodbye(incoming).await;
         }
-        let mut told_at = Instant::now();
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut tick = interval_at(next_second(), TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut ticks = 0_u32;
         loop {
             tokio::select! {
                 received = incoming.message() => match received {
@@ -218,7 +219,7 @@ impl Line {
                         if out.send(message(ToAgent::Facts(now.clone()))).await.is_err() {
                             return Ended::Broken;
                         }
-                        (told, told_at) = (now, Instant::now());
+                        told = now;
                         if done {
                             drop(out);
                             return goodbye(incoming).await;
@@ -227,12 +228,13 @@ impl Line {
                 }
                 _ = tick.tick() => {
                     let now = self.now();
-                    if now != told || told_at.elapsed() >= ALIVE {
+                    if now != told || ticks.is_multiple_of(ALIVE) {
                         if out.send(message(ToAgent::Facts(now.clone()))).await.is_err() {
                             return Ended::Broken;
                         }
-                        (told, told_at) = (now, Instant::now());
+                        told = now;
                     }
+                    ticks = ticks.wrapping_add(1);
                     self.send_lines(&out).await;
                 }
             }

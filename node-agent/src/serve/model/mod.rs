@@ -26,6 +26,7 @@ use super::srun;
 use super::state::{Event, Life, RunEvent};
 use super::store::{Launch, Secrets};
 use super::world::World;
+use crate::clock::next_second;
 use books::{Books, Question};
 
 /// How often a client or runner that is no child of ours is looked at, and the end time in Slurm's books.
@@ -230,8 +231,8 @@ impl Task {
         } else if self.life.is_without_run() {
             self.restart_later();
         }
-        let mut looks = tokio::time::interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut looks = tokio::time::interval_at(next_second(), LOOK_EVERY);
+        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         while !self.life.is_final() {
             match self.wake(&mut inbox, &mut looks).await {
                 Wake::Message(message) => self.message(message).await,
