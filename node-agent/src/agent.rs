@@ -17,7 +17,7 @@ use crate::job::Jobs;
 use crate::kill_wait::{self, Wish};
 use crate::peers::Peers;
 use crate::rpc::{self, Rooms};
-use crate::serve::{Models, Ports, Store, World};
+use crate::serve::{Confine, Models, Ports, Store, World};
 use crate::slurm::Slurm;
 
 /// What `slurm-serve agent` takes.
@@ -38,7 +38,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let address = address(&config.agent, &slurm, &node).await;
     let end_budget = end_budget(&slurm, &config.agent).await;
     let store = Store::open(&config.agent.state_dir, &config.agent.run_dir)?;
+    let confine = confine(&config.agent, &node).await?;
     let world = Arc::new(World {
+        confine,
         slurm,
         address,
         program: own_program()?,
@@ -99,6 +101,18 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 fn stop() -> anyhow::Result<()> {
     tracing::info!("ending; models keep running, their runners come back to the next agent");
     Ok(())
+}
+
+/// What holds srun clients; says so if it is little.
+async fn confine(config: &config::Agent, node: &str) -> anyhow::Result<Confine> {
+    let (confine, short) = Confine::choose(config.srun_box, node)
+        .await
+        .map_err(|why| anyhow::anyhow!("agent.srun_box can't be had here: {why}; set it to \"auto\""))?;
+    match short {
+        Some(why) => tracing::warn!("srun clients are held by {}: {why}", confine.shown()),
+        None => tracing::info!("srun clients are held by {}", confine.shown()),
+    }
+    Ok(confine)
 }
 
 /// Slurm's NodeAddr; a node that Slurm does not know, or a Slurm that does not answer, leaves the node's name.

@@ -43,6 +43,7 @@ pub struct Agent {
     pub internal_ports: PortRange,
     pub internal_ports_per_model: u16,
     pub slurm_bin_dir: PathBuf,
+    pub srun_box: SrunBox,
     #[serde(with = "crate::duration")]
     pub slurm_command_timeout: Duration,
     #[serde(with = "crate::duration")]
@@ -94,6 +95,7 @@ impl Default for Agent {
             },
             internal_ports_per_model: 40,
             slurm_bin_dir: PathBuf::new(),
+            srun_box: SrunBox::Auto,
             slurm_command_timeout: s(10),
             launch_timeout: s(180),
             allocation_wait: s(5),
@@ -122,6 +124,20 @@ impl Agent {
         let host = host.to_string_lossy();
         host.split('.').next().unwrap_or_default().to_owned()
     }
+}
+
+/// What holds the srun client of a model's step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SrunBox {
+    /// The first of the following that works here.
+    Auto,
+    /// A transient scope of systemd's.
+    Scope,
+    /// A cgroup of its own.
+    Cgroup,
+    /// Resource limits alone.
+    Limits,
 }
 
 /// `[access]`: who has which role over TCP.

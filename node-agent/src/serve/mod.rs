@@ -4,6 +4,7 @@
 //! its step, `store` what is kept on disk. [`Models`] is the door.
 
 mod allocation;
+mod confine;
 mod log;
 mod model;
 mod plan;
@@ -25,6 +26,7 @@ use slurm_serve_proto::v1::{self, Cause};
 use slurm_serve_recipe::ServeOptions;
 use tokio::sync::watch;
 
+pub use self::confine::{Confine, Held};
 pub use self::log::{LogTail, Part};
 pub use self::model::{Attach, AttachRefused, Handle, Message, PortWish, View};
 pub use self::plan::{Asker, Plan, Refused, make as make_plan};
@@ -106,7 +108,10 @@ impl Models {
     /// Takes up the models of a former life; their runners will come back by themselves.
     pub fn recover(self: &Arc<Self>) {
         let mut views = Vec::new();
-        for (launch, secrets) in self.world.store.recover() {
+        let former = self.world.store.recover();
+        let confined = former.iter().filter_map(|(launch, _)| launch.confined.as_ref());
+        self.world.confine.sweep(confined);
+        for (launch, secrets) in former {
             tracing::info!(
                 generation = launch.generation,
                 job = launch.job_id,
@@ -264,6 +269,7 @@ impl Models {
             life: Life::new(plan.recipe.max_attempts()).kept(),
             last_failure: None,
             client: None,
+            confined: None,
             runner: None,
         };
         let kept = self

@@ -45,6 +45,16 @@ impl Known {
         stopped || process.cgroups().is_ok_and(|groups| groups.0.iter().any(frozen))
     }
 
+    /// Waits until it is gone. False: it still is there after `limit`.
+    pub async fn gone(self, limit: Duration) -> bool {
+        let gone = async {
+            while self.is_alive() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(limit, gone).await.is_ok()
+    }
+
     /// Kills its process group, if it leads one.
     pub fn kill_group(self, signal: Signal) {
         if self.is_alive() {
@@ -63,19 +73,11 @@ pub fn end_group(child: Option<Child>, leader: Option<Known>, grace: Duration) {
     };
     leader.kill_group(Signal::SIGTERM);
     tokio::spawn(async move {
-        let gone = async {
-            match child {
-                Some(mut child) => {
-                    let _ = child.wait().await;
-                }
-                None => {
-                    while leader.is_alive() {
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                }
-            }
+        let gone = match child {
+            Some(mut child) => tokio::time::timeout(grace, child.wait()).await.is_ok(),
+            None => leader.gone(grace).await,
         };
-        if tokio::time::timeout(grace, gone).await.is_err() {
+        if !gone {
             leader.kill_group(Signal::SIGKILL);
         }
     });

@@ -1,7 +1,7 @@
-//! The srun client that starts a model's step: run as the job's user, outside the job, and therefore boxed.
+//! The srun client that starts a model's step: run as the job's user, outside the job, and therefore boxed (`confine`).
 //!
 //! Order of the privilege steps: supplementary groups are looked up (as root, before the fork), then in the child a session of its own,
-//! limits, groups, gid, uid, and exec. The environment is fixed; the user's goes to the runner in its order, never to srun.
+//! limits, its cgroup, groups, gid, uid, and exec; in a scope systemd-run takes the last ones. The environment is fixed; the user's goes to the runner in its order, never to srun.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -10,13 +10,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::unistd::{Gid, Uid, User, getgrouplist, setgid, setgroups, setsid, setuid};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 
+use super::confine::{Confine, Held};
 use super::process::Known;
 
 /// Everything the step needs to know before it can ask.
@@ -40,6 +42,8 @@ pub struct StepStart<'a> {
     pub generation: &'a str,
     /// Shown once by the runner.
     pub nonce: &'a str,
+    /// What holds it.
+    pub confine: &'a Confine,
 }
 
 /// Why the client did not start.
@@ -48,6 +52,9 @@ pub enum StartError {
     /// The groups of the user are not to be had.
     #[error("groups of {0}: {1}; does identity resolve on this node?")]
     Groups(String, nix::Error),
+    /// It cannot be held.
+    #[error("srun cannot be confined: {0}; see agent.srun_box")]
+    Confine(String),
     /// There is no memory for what it says.
     #[error("a memfd for srun's words cannot be made: {0}")]
     Words(io::Error),
@@ -66,14 +73,31 @@ pub struct Words(File);
 /// What fits. srun says a line or two.
 const WORDS: u16 = 16 * 1024;
 
+/// A client that was started.
+#[derive(Debug)]
+pub struct Started {
+    /// Ours to reap.
+    pub child: Child,
+    /// The same.
+    pub known: Known,
+    /// What it says.
+    pub words: Words,
+    /// What holds it.
+    pub confined: Option<Held>,
+}
+
 /// Starts the client.
-pub fn start(step: &StepStart<'_>) -> Result<(Child, Known, Words), StartError> {
+pub fn start(step: &StepStart<'_>) -> Result<Started, StartError> {
     let user = step.user;
     let name = CString::new(user.name.clone()).unwrap_or_default();
     let groups = getgrouplist(&name, user.gid).map_err(|e| StartError::Groups(user.name.clone(), e))?;
     let words = Words::new().map_err(StartError::Words)?;
+    let mut place = step
+        .confine
+        .begin(step.generation, user)
+        .map_err(StartError::Confine)?;
 
-    let mut command = Command::new(step.srun);
+    let (mut command, becomes_user) = place.command(step.srun.as_os_str());
     command
         .arg(format!("--jobid={}", step.job_id))
         .args(["--overlap", "-N1", "-n1"])
@@ -109,28 +133,49 @@ pub fn start(step: &StepStart<'_>) -> Result<(Child, Known, Words), StartError> 
         .stderr(copy()?)
         .current_dir("/");
 
-    let (uid, gid) = (user.uid, user.gid);
-    // SAFETY: between fork and exec the closure makes system calls only (setsid, setrlimit, setgroups, setgid, setuid), which are
-    // async-signal-safe; the group list was made before the fork and is only read; no allocation happens on the successful path.
+    let (uid, gid, doors) = (user.uid, user.gid, place.take_doors());
+    // SAFETY: between fork and exec the closure makes system calls only (setsid, setrlimit, write, setgroups, setgid, setuid), which are
+    // async-signal-safe; groups and open files were made before the fork and are only read; no allocation happens on the successful path.
     unsafe {
-        command.pre_exec(move || drop_privileges(uid, gid, &groups).map_err(std::io::Error::from));
+        command.pre_exec(move || {
+            limit()?;
+            doors.enter()?;
+            match becomes_user {
+                true => Ok(()),
+                false => drop_privileges(uid, gid, &groups).map_err(io::Error::from),
+            }
+        });
     }
-    let child = command
-        .spawn()
-        .map_err(|e| StartError::Spawn(user.name.clone(), e))?;
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(e) => {
+            if let Some(held) = place.held {
+                tokio::spawn(held.end(None, Duration::ZERO));
+            }
+            return Err(StartError::Spawn(user.name.clone(), e));
+        }
+    };
     let pid = child
         .id()
         .and_then(|pid| i32::try_from(pid).ok())
         .unwrap_or_default();
     let known = Known::of(pid).unwrap_or(Known { pid, start: 0 });
-    Ok((child, known, words))
+    Ok(Started {
+        child,
+        known,
+        words,
+        confined: place.held,
+    })
 }
 
-fn drop_privileges(uid: Uid, gid: Gid, groups: &[Gid]) -> nix::Result<()> {
+fn limit() -> nix::Result<()> {
     setsid()?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     setrlimit(Resource::RLIMIT_FSIZE, 1 << 20, 1 << 20)?;
-    setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)?;
+    setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)
+}
+
+fn drop_privileges(uid: Uid, gid: Gid, groups: &[Gid]) -> nix::Result<()> {
     // Tests run without root and as themselves.
     if Uid::effective() != uid {
         setgroups(groups)?;
@@ -191,6 +236,9 @@ pub fn is_passing(words: &str) -> bool {
         // A slurmctld 22.05 that has just started says this of a job whose node has not reported yet.
         "Memory required by task is not available",
         "temporarily",
+        // systemd-run, while systemd itself is being restarted.
+        "Failed to start transient scope unit",
+        "Failed to connect to bus",
     ]
     .iter()
     .any(|known| words.contains(known))

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slurm_serve_proto::v1;
 
+use super::confine::Held;
 use super::state::Kept;
 
 /// A model that was launched: all an agent must know to take it up again.
@@ -60,6 +61,9 @@ pub struct Launch {
     pub last_failure: Option<LastFailure>,
     /// The srun client: pid, and start time in clock ticks since boot, which tells it from a later process of the same pid.
     pub client: Option<(i32, u64)>,
+    /// What holds that client.
+    #[serde(default)]
+    pub confined: Option<Held>,
     /// The runner, likewise.
     pub runner: Option<(i32, u64)>,
 }
@@ -291,6 +295,7 @@ pub(super) mod tests {
             life: crate::serve::state::Life::new(4).kept(),
             last_failure: None,
             client: None,
+            confined: None,
             runner: None,
         }
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::confine::Confine;
 use super::ports::Ports;
 use super::store::Store;
 use crate::catalog::Hub;
@@ -23,6 +24,8 @@ pub struct World {
     pub address: String,
     /// This program's own file, which becomes the step's task.
     pub program: PathBuf,
+    /// What holds the srun clients.
+    pub confine: Confine,
     /// What this node announces.
     pub hub: Arc<Hub>,
     /// What survives the agent.

@@ -70,7 +70,8 @@ pub(crate) fn in_use(node: &str) -> Vec<String> {
     for top in of_nodes(node) {
         // `n1` begins `n10` too.
         let name = top.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name == format!("slurm_{node}") || name == format!("{node}_slurmstepd.scope") {
+        let is_slurms = name == format!("slurm_{node}") || name == format!("{node}_slurmstepd.scope");
+        if is_slurms || name == format!("{node}_slurm-serve") {
             collect(&top, &mut found);
         }
     }

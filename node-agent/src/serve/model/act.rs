@@ -68,14 +68,18 @@ impl Task {
                 socket: &self.world.config.socket,
                 generation: &generation,
                 nonce: self.secrets.nonce.as_deref().unwrap_or_default(),
+                confine: &self.world.confine,
             })
             .map_err(|e| e.to_string()),
         };
         match started {
-            Ok((client, known, words)) => {
-                self.client = Some(client);
-                self.words = Some(words);
+            Ok(started) => {
+                self.leave_confined();
+                let known = started.known;
+                self.client = Some(started.child);
+                self.words = Some(started.words);
                 self.launch.client = Some((known.pid, known.start));
+                self.launch.confined = started.confined;
                 self.keep();
             }
             // Boxed: `event` leads here again, and a future cannot hold itself.
@@ -88,6 +92,7 @@ impl Task {
 
     pub(super) async fn client_exited(&mut self) {
         self.client = None;
+        self.leave_confined();
         if self.life.attached {
             // What the runner said last may still be on its way; its stream ends when it does.
             if !self.runner_is_alive() && self.outbound.is_none() {
@@ -124,6 +129,7 @@ impl Task {
     /// Lets go of the run that was lost, and starts another once nothing is left of it and the pause is over.
     pub(super) fn restart_later(&mut self) {
         let lost = self.launch.runner.take().map(|(pid, start)| Known { pid, start });
+        self.leave_confined();
         self.launch.client = None;
         self.outbound = None;
         self.connection += 1;
@@ -174,7 +180,16 @@ impl Task {
         end_group(self.client.take(), known, self.world.config.runner_timeout);
     }
 
+    /// Whatever the srun client's owner made of it goes with it. It has the time that it has to end by itself.
+    fn leave_confined(&mut self) {
+        if let Some(held) = self.launch.confined.take() {
+            let client = self.launch.client.map(|(pid, start)| Known { pid, start });
+            tokio::spawn(held.end(client, self.world.config.runner_timeout * 2));
+        }
+    }
+
     pub(super) fn close(&mut self, failed: bool) {
+        self.leave_confined();
         self.outbound = None;
         self.leave_port();
         self.view.send_modify(|view| {

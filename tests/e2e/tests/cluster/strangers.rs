@@ -16,6 +16,10 @@ pub const TESTS: &[Test] = &[
     ("a_job_tells_its_key_to_its_owner_alone", key_stays),
     ("nobody_else_can_be_the_runner", false_runners),
     (
+        "who_makes_his_srun_client_something_else_gets_nothing_of_the_node",
+        client_is_held,
+    ),
+    (
         "over_tcp_only_a_fresh_credential_for_this_very_call_counts",
         credentials,
     ),
@@ -262,12 +266,7 @@ fn false_runners(site: &Site) -> Result<()> {
     has(&unknown, &["NOT_FOUND: "])?;
 
     // In a step of the job, and even with the nonce that bought the runner its secret: the client's environment still shows it.
-    let client = node
-        .processes()?
-        .into_iter()
-        .find(|running| running.command.contains("srun --jobid") && running.uid == 2001)
-        .context("no srun client")?;
-    let environ = std::fs::read(format!("/proc/{}/environ", client.process.pid))?;
+    let environ = std::fs::read(format!("/proc/{}/environ", client_of(site, &job)?))?;
     let environ = String::from_utf8_lossy(&environ);
     let nonce = environ
         .split('\0')
@@ -316,6 +315,67 @@ fn false_runners(site: &Site) -> Result<()> {
     ensure!(job.model()?["state"] == "ready", "the true one is still there");
     let (status, _) = site.ask("stub", "")?;
     ensure!(status == 200);
+    Ok(())
+}
+
+/// The srun client of a job's model, which is its owner's process outside the job.
+fn client_of(site: &Site, job: &Job<'_>) -> Result<i32> {
+    let wanted = format!("--jobid={} ", job.id);
+    let client = site
+        .node(1)
+        .processes()?
+        .into_iter()
+        .find(|running| running.command.contains(&wanted) && running.uid == 2001);
+    Ok(client.context("no srun client")?.process.pid)
+}
+
+/// What alice could make of her client by ptrace(2) is played by a process of hers that is put where the client is.
+fn client_is_held(site: &Site) -> Result<()> {
+    let node = site.node(1);
+    let job = ready(site)?;
+    let client = client_of(site, &job)?;
+    let groups: Vec<std::path::PathBuf> = std::fs::read_to_string(format!("/proc/{client}/cgroup"))?
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controller, path) = (parts.next()?, parts.next()?);
+            path.contains("_slurm-serve/").then(|| {
+                std::path::Path::new("/sys/fs/cgroup")
+                    .join(controller)
+                    .join(path.trim_start_matches('/'))
+            })
+        })
+        .collect();
+    ensure!(!groups.is_empty(), "the client is in no cgroup of ours");
+
+    let script = "until [ -e /tmp/enter ]; do :; done; : < /dev/null && echo null is open; : < /dev/nvidia0; \
+                  n=0; while [ $n -lt 100 ]; do sleep 600 & n=$((n+1)); done; sleep 600";
+    let log = "/tmp/taken.log";
+    let taken = node.command("alice", ["bash", "-c", script]).spawn(log)?;
+    for group in &groups {
+        std::fs::write(group.join("cgroup.procs"), taken.process().pid.to_string())?;
+    }
+    node.install_file("/tmp/enter", "", 0o644)?;
+    let said = || node.read_text(log).unwrap_or_default();
+    let devices = groups
+        .iter()
+        .any(|group| group.starts_with("/sys/fs/cgroup/devices"));
+    wait_for(Duration::from_secs(20), "it to meet its limits", || {
+        let said = said();
+        let is_refused = !devices || said.contains("/dev/nvidia0: Operation not permitted");
+        Ok((said.contains("null is open") && is_refused && said.contains("fork")).then_some(()))
+    })
+    .with_context(said)?;
+    // The model is not harmed by it.
+    let (status, _) = site.ask("stub", "")?;
+    ensure!(status == 200);
+
+    site.say("alice", &["scancel", &job.id.to_string()], "", &[])?;
+    job.wait_end()?;
+    wait_for(Duration::from_secs(30), "all of it to be gone", || {
+        Ok((!taken.is_running()? && !groups.iter().any(|group| group.exists())).then_some(()))
+    })?;
+    node.command("root", ["rm", "/tmp/enter", log]).run()?;
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 
 mod doctor;
 mod health;
+mod scope;
 mod selftest;
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // They share the nodes that they change.
     arguments.test_threads = Some(1);
-    let tests: Vec<Test> = [health::TESTS, doctor::TESTS, selftest::TESTS].concat();
+    let tests: Vec<Test> = [health::TESTS, doctor::TESTS, selftest::TESTS, scope::TESTS].concat();
     if arguments.list {
         let listed = tests.into_iter().map(|(name, _)| Trial::test(name, || Ok(())));
         libtest_mimic::run(&arguments, listed.collect()).exit();

@@ -20,15 +20,15 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// What stands for `systemctl restart slurm-serve-agent`: there is no systemd in a lab.
-const RESTART: &str = "--restart-agent=pkill -f '^slurm-serve agent$'; \
+pub const RESTART: &str = "--restart-agent=pkill -f '^slurm-serve agent$'; \
     setsid slurm-serve agent >>/var/log/slurm-serve-agent.log 2>&1 </dev/null & \
     for i in $(seq 100); do sserve health 2>/dev/null && exit 0; sleep 0.1; done; exit 1";
 
 /// Verdict and evidence of each row.
-type Rows = BTreeMap<String, (String, String)>;
+pub type Rows = BTreeMap<String, (String, String)>;
 
 /// Exit code, and the rows.
-fn selftest(node: &Node, user: &str, more: &[&str]) -> Result<(i32, Rows)> {
+pub fn selftest(node: &Node, user: &str, more: &[&str]) -> Result<(i32, Rows)> {
     let argv = [&["sserve", "--json", "selftest"], more].concat();
     let output = node
         .command(user, argv)
@@ -53,7 +53,7 @@ fn as_root(site: &Site) -> Result<()> {
     node.command("root", ["pkill", "-f", "^slurm-serve agent$"])
         .run()?;
     ensure!(
-        code == 0 && rows.len() == 14,
+        code == 0 && rows.len() == 15,
         "{code} {rows:#?}\n{}",
         site.agent_log(node)
     );

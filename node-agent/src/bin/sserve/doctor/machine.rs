@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
+use slurm_serve::serve::Confine;
 use slurm_serve::{clock, munge};
 
 use super::finding::Findings;
@@ -75,7 +76,30 @@ pub async fn look(host: &Host, found: &mut Findings) {
     );
     run_dir(&agent.run_dir, found);
     scratch(&agent.scratch_dir, found);
+    srun_box(host, found).await;
     boot(found).await;
+}
+
+/// What would hold the srun client of a model that is started now.
+async fn srun_box(host: &Host, found: &mut Findings) {
+    const CHECK: &str = "srun_box";
+    if !nix::unistd::geteuid().is_root() {
+        return found.skip(CHECK, "only root can try it");
+    }
+    match Confine::choose(host.config.agent.srun_box, &host.node).await {
+        Ok((confine, None)) => found.ok(CHECK, format!("srun clients are held by {}", confine.shown())),
+        Ok((confine, Some(why))) => found.warn(
+            CHECK,
+            format!("srun clients are held by {}: {why}", confine.shown()),
+            "an owner who takes his client over has the node's memory and processors beside his job; make scopes or cgroups work, or set \
+             agent.srun_box = \"limits\" to accept it",
+        ),
+        Err(why) => found.fail(
+            CHECK,
+            why,
+            "the agent does not start like this: set agent.srun_box = \"auto\"",
+        ),
+    }
 }
 
 fn space(check: &'static str, dir: &Path, least: u64, good: u64, why: &str, found: &mut Findings) {

@@ -15,6 +15,8 @@ pub enum Row {
     Devices,
     /// The engine runs in the job's cgroup, in a step of its own
     Cgroup,
+    /// The srun client of the engine's step is held by a scope, or a cgroup of its own
+    SrunBox,
     /// The script's end ends the model
     ScriptEnds,
     /// The script's exit code is the job's
@@ -102,6 +104,7 @@ impl Row {
             Self::Serve => endings::serve(bench).await,
             Self::Devices => surroundings::devices(bench),
             Self::Cgroup => surroundings::cgroup(bench),
+            Self::SrunBox => surroundings::srun_box(bench).await,
             Self::ScriptEnds => endings::script_ends(bench).await,
             Self::ExitCode => endings::exit_code(bench).await,
             Self::Scancel => endings::scancel(bench).await,

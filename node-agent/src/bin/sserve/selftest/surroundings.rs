@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use slurm_serve::selftest::Facts;
 
 use super::bench::{Bench, field, until};
@@ -81,6 +81,35 @@ fn judge_cgroups(script: &Facts, engine: &Facts) -> Outcome {
     match shown.is_empty() {
         true => Outcome::skip("Slurm keeps no cgroups of steps here (ProctrackType, TaskPlugin)"),
         false => Outcome::pass(shown),
+    }
+}
+
+/// Where the srun client of a model's step is: the user's process, outside his job.
+pub async fn srun_box(bench: &Bench) -> Result<Outcome> {
+    if !bench.is_here {
+        return Ok(Outcome::skip(format!("run it on {}", bench.node)));
+    }
+    let job = bench.serving(&[]).await?;
+    let wanted = format!("--jobid={}", job.id);
+    let mut clients = procfs::process::all_processes()?.flatten().filter(|process| {
+        process.uid().is_ok_and(|uid| uid == bench.uid().as_raw())
+            && process.cmdline().is_ok_and(|words| words.contains(&wanted))
+    });
+    // srun makes a shepherd of itself; either is in the same place.
+    let client = clients.next().context("its srun client is not to be found")?;
+    let groups = client.cgroups()?.0.into_iter().map(|group| group.pathname);
+    Ok(judge_box(client.pid, &groups.collect::<Vec<_>>()))
+}
+
+fn judge_box(pid: i32, groups: &[String]) -> Outcome {
+    let held = groups
+        .iter()
+        .find(|path| path.contains("/slurm-serve-srun-") || path.contains("_slurm-serve/"));
+    match held {
+        Some(path) => Outcome::pass(format!("pid {pid} is in {path}")),
+        None => Outcome::fail(format!(
+            "pid {pid} is held by resource limits alone; the agent's log says why (agent.srun_box)"
+        )),
     }
 }
 
@@ -201,6 +230,17 @@ mod tests {
             judge_devices(&facts(&[], &[], &[]), &one, 0).verdict,
             Verdict::Skip
         );
+    }
+
+    #[test]
+    fn a_client_in_the_agents_own_unit_is_not_held() {
+        let judge = |path: &str| judge_box(7, &["/".to_owned(), path.to_owned()]).verdict;
+        assert_eq!(
+            judge("/system.slice/slurm-serve-srun-7.0.1-ab-cd.scope"),
+            Verdict::Pass
+        );
+        assert_eq!(judge("/gpu01_slurm-serve/7.0.1-ab-cd"), Verdict::Pass);
+        assert_eq!(judge("/system.slice/slurm-serve-agent.service"), Verdict::Fail);
     }
 
     #[test]
