@@ -66,6 +66,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         address = world.address,
         socket = %config.agent.socket.display(),
         listen = config.agent.listen,
+        tls = config.agent.tls.listen,
         end_budget_s = end_budget.as_secs(),
         "slurm-serve agent {}",
         env!("CARGO_PKG_VERSION")
@@ -84,14 +85,30 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
                 ended().await;
                 Ok(())
             }
-            listen => rpc::serve_tcp(rooms.clone(), listen, &config.access, ended()).await,
+            listen => {
+                let listener = rpc::bind_tcp("agent.listen", listen).await?;
+                rpc::serve_tcp(rooms.clone(), listener, &config.access, ended()).await
+            }
+        }
+    };
+    let tls = async {
+        let tls = &config.agent.tls;
+        match tls.listen.as_str() {
+            "" => {
+                ended().await;
+                Ok(())
+            }
+            listen => {
+                let listener = rpc::bind_tcp("agent.tls.listen", listen).await?;
+                rpc::serve_tls(rooms.clone(), listener, tls, &config.access, ended()).await
+            }
         }
     };
     let unix = rpc::serve_unix(rooms.clone(), &config.agent.socket, ended());
     let ports = rpc::serve_ports(rooms.clone(), &config.agent.socket);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     tokio::select! {
-        result = async { tokio::try_join!(tcp, unix, ports) } => result.map(|_| ()),
+        result = async { tokio::try_join!(tcp, tls, unix, ports) } => result.map(|_| ()),
         _ = terminate.recv() => stop(),
         _ = interrupt.recv() => stop(),
     }

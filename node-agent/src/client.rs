@@ -1,7 +1,10 @@
-//! Reaching an agent: over its Unix socket, or over TCP with munge. Used by the runner, the gateway and `sserve`.
+//! Reaching an agent: over its Unix socket, over TCP with munge, or over TCP with TLS. Used by the runner, the gateway and `sserve`.
 //!
 //! [`AgentChannel`] goes into any generated client: `CatalogClient::new(AgentChannel::unix(path)?)`. Over TCP it adds a fresh
-//! credential to every call and drops an answer whose sender does not prove to be root on the node meant (see `catalog.proto`).
+//! credential to every call and drops an answer whose sender does not prove to be root on the node meant (see `catalog.proto`); over TLS the agent's
+//! certificate proves who it is, and a token or a certificate of ours who we are.
+
+mod tls;
 
 use std::future::Future;
 use std::path::Path;
@@ -15,7 +18,11 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::config::Client;
 use crate::munge;
+
+/// Before the address of an agent's port with TLS.
+pub const HTTPS: &str = "https://";
 
 /// Why an agent cannot be asked: one line.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +33,9 @@ pub enum ClientError {
     /// The call did not get through.
     #[error("agent of {0}: {1}")]
     Transport(String, String),
+    /// What `[client]` names cannot be used.
+    #[error("agent of {0}: {1}")]
+    Settings(String, String),
     /// munge here does not work.
     #[error(transparent)]
     Munge(#[from] munge::MungeError),
@@ -38,8 +48,19 @@ pub enum ClientError {
 #[derive(Debug, Clone)]
 pub struct AgentChannel {
     channel: Channel,
-    /// Slurm's name of the node, when reached over TCP.
-    node: Option<Arc<str>>,
+    node: Arc<str>,
+    proof: Proof,
+}
+
+/// How both ends prove who they are.
+#[derive(Debug, Clone)]
+enum Proof {
+    /// The kernel does.
+    Kernel,
+    /// By a credential with each call, and one with each answer.
+    Munge,
+    /// By certificates and a token.
+    Tls(tls::Token),
 }
 
 impl AgentChannel {
@@ -50,29 +71,59 @@ impl AgentChannel {
             Endpoint::try_from(uri.clone()).map_err(|e| ClientError::Address(uri, e.to_string()))?;
         Ok(Self {
             channel: endpoint.connect_lazy(),
-            node: None,
+            node: "this node".into(),
+            proof: Proof::Kernel,
         })
+    }
+
+    /// As `gateway.agents` names it: `HOST:PORT`, `https://HOST:PORT`, or `unix:/path` on this machine.
+    pub fn at(
+        node: &str,
+        address: &str,
+        connect_timeout: Duration,
+        client: &Client,
+    ) -> Result<Self, ClientError> {
+        if let Some(path) = address.strip_prefix("unix:") {
+            return Self::unix(Path::new(path));
+        }
+        match address.strip_prefix(HTTPS) {
+            Some(address) => Self::tls(node, address, connect_timeout, client),
+            None => Self::tcp(node, address, connect_timeout),
+        }
     }
 
     /// Over TCP to `address` (`HOST:PORT`), where the agent of the node that Slurm calls `node` must answer.
     pub fn tcp(node: &str, address: &str, connect_timeout: Duration) -> Result<Self, ClientError> {
-        let uri = format!("http://{address}");
-        let endpoint = Endpoint::try_from(uri.clone())
-            .map_err(|e| ClientError::Address(uri, e.to_string()))?
-            .connect_timeout(connect_timeout)
-            // A peer that vanished without a word is noticed within the lease.
-            .http2_keep_alive_interval(Duration::from_secs(3))
-            .keep_alive_timeout(Duration::from_secs(3))
-            .keep_alive_while_idle(true);
         Ok(Self {
-            channel: endpoint.connect_lazy(),
-            node: Some(node.into()),
+            channel: endpoint(address, connect_timeout)?.connect_lazy(),
+            node: node.into(),
+            proof: Proof::Munge,
+        })
+    }
+
+    /// Over TCP with TLS to `address`, whose host the agent's certificate must name.
+    pub fn tls(
+        node: &str,
+        address: &str,
+        connect_timeout: Duration,
+        client: &Client,
+    ) -> Result<Self, ClientError> {
+        let token = tls::token(client).map_err(|why| ClientError::Settings(node.into(), why))?;
+        let origin = format!("{HTTPS}{address}");
+        let origin =
+            http::Uri::try_from(origin.clone()).map_err(|e| ClientError::Address(origin, e.to_string()))?;
+        // The connector is what speaks TLS; tonic is told of it by the origin alone.
+        let endpoint = endpoint(address, connect_timeout)?.origin(origin);
+        Ok(Self {
+            channel: endpoint.connect_with_connector_lazy(tls::Connector::new(client)),
+            node: node.into(),
+            proof: Proof::Tls(token),
         })
     }
 
     /// The clear text of `Model.key` as it came over this channel.
     pub async fn open_key(&self, key: String) -> Result<String, ClientError> {
-        if self.node.is_none() || key.is_empty() {
+        if !matches!(self.proof, Proof::Munge) || key.is_empty() {
             return Ok(key);
         }
         let decoded = munge::decode(key).await?;
@@ -86,8 +137,19 @@ impl AgentChannel {
     }
 
     fn label(&self) -> String {
-        self.node.as_deref().unwrap_or("this node").to_owned()
+        self.node.as_ref().to_owned()
     }
+}
+
+fn endpoint(address: &str, connect_timeout: Duration) -> Result<Endpoint, ClientError> {
+    let uri = format!("http://{address}");
+    let endpoint = Endpoint::try_from(uri.clone()).map_err(|e| ClientError::Address(uri, e.to_string()))?;
+    Ok(endpoint
+        .connect_timeout(connect_timeout)
+        // A peer that vanished without a word is noticed within the lease.
+        .http2_keep_alive_interval(Duration::from_secs(3))
+        .keep_alive_timeout(Duration::from_secs(3))
+        .keep_alive_while_idle(true))
 }
 
 impl Service<http::Request<Body>> for AgentChannel {
@@ -104,25 +166,36 @@ impl Service<http::Request<Body>> for AgentChannel {
         // The service that was polled ready is the one that must be called.
         let ready = self.channel.clone();
         let mut channel = std::mem::replace(&mut self.channel, ready);
-        let (node, label) = (self.node.clone(), self.label());
+        let (proof, label) = (self.proof.clone(), self.label());
         Box::pin(async move {
-            let Some(node) = node else {
-                return channel
-                    .call(request)
-                    .await
-                    .map_err(|e| ClientError::Transport(label, because(&e)));
-            };
-            let nonce = munge::nonce();
-            let payload = munge::call_payload(request.uri().path(), &node, &nonce);
-            let credential = munge::encode(payload, Some(0)).await?;
-            let value = http::HeaderValue::from_str(&credential)
-                .map_err(|e| ClientError::Transport(label.clone(), format!("munge's credential: {e}")))?;
-            request.headers_mut().insert(MUNGE_METADATA, value);
+            let mut nonce = None;
+            match proof {
+                Proof::Kernel => {}
+                Proof::Tls(token) => {
+                    if let Some(token) = &*token.now() {
+                        request
+                            .headers_mut()
+                            .insert(http::header::AUTHORIZATION, token.clone());
+                    }
+                }
+                Proof::Munge => {
+                    let fresh = munge::nonce();
+                    let payload = munge::call_payload(request.uri().path(), &label, &fresh);
+                    let credential = munge::encode(payload, Some(0)).await?;
+                    let value = http::HeaderValue::from_str(&credential).map_err(|e| {
+                        ClientError::Transport(label.clone(), format!("munge's credential: {e}"))
+                    })?;
+                    request.headers_mut().insert(MUNGE_METADATA, value);
+                    nonce = Some(fresh);
+                }
+            }
             let response = channel
                 .call(request)
                 .await
                 .map_err(|e| ClientError::Transport(label.clone(), because(&e)))?;
-            prove(response.headers().clone(), &nonce, &label).await?;
+            if let Some(nonce) = nonce {
+                prove(response.headers().clone(), &nonce, &label).await?;
+            }
             Ok(response)
         })
     }

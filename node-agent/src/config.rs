@@ -70,6 +70,18 @@ pub struct Agent {
     pub keep_ended: Duration,
     pub max_watchers: usize,
     pub max_models: usize,
+    pub tls: Tls,
+}
+
+/// `[agent.tls]`: the TCP port for callers without munge.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Tls {
+    pub listen: String,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub client_ca: PathBuf,
 }
 
 impl Default for Agent {
@@ -110,6 +122,7 @@ impl Default for Agent {
             keep_ended: s(3600),
             max_watchers: 64,
             max_models: 64,
+            tls: Tls::default(),
         }
     }
 }
@@ -140,11 +153,12 @@ pub enum SrunBox {
     Limits,
 }
 
-/// `[access]`: who has which role over TCP.
+/// `[access]`: who has which role over TCP, and the tokens.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs)]
 pub struct Access {
+    pub token_file: PathBuf,
     pub read: Principals,
     pub proxy: Principals,
     pub admin: Principals,
@@ -155,8 +169,10 @@ impl Default for Access {
         let only = |user: &str| Principals {
             users: vec![user.into()],
             groups: vec![],
+            certificates: vec![],
         };
         Self {
+            token_file: PathBuf::new(),
             read: only("*"),
             proxy: only("slurm-serve"),
             admin: only("root"),
@@ -164,13 +180,14 @@ impl Default for Access {
     }
 }
 
-/// Users and groups by name; `*` is everybody whom munge knows.
+/// Users and groups by name, for munge; names in certificates, for TLS. `*` is everybody who has one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs)]
 pub struct Principals {
     pub users: Vec<String>,
     pub groups: Vec<String>,
+    pub certificates: Vec<String>,
 }
 
 /// `[gateway]`
@@ -201,7 +218,7 @@ impl Default for Gateway {
     }
 }
 
-/// `[client]`: what `sserve` asks.
+/// `[client]`: what `sserve` asks, and how it and the gateway prove who they are over TLS.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[allow(missing_docs)]
@@ -209,6 +226,10 @@ pub struct Client {
     pub gateway: String,
     #[serde(with = "crate::duration")]
     pub timeout: Duration,
+    pub ca_file: PathBuf,
+    pub token_file: PathBuf,
+    pub client_cert: PathBuf,
+    pub client_key: PathBuf,
 }
 
 impl Default for Client {
@@ -216,6 +237,10 @@ impl Default for Client {
         Self {
             gateway: String::new(),
             timeout: Duration::from_secs(5),
+            ca_file: PathBuf::new(),
+            token_file: PathBuf::new(),
+            client_cert: PathBuf::new(),
+            client_key: PathBuf::new(),
         }
     }
 }
@@ -314,6 +339,32 @@ impl Config {
         if agent.lease <= agent.heartbeat {
             return Err("agent.lease must be longer than agent.heartbeat".into());
         }
+        self.check_tls()
+    }
+
+    fn check_tls(&self) -> Result<(), String> {
+        let (tls, client) = (&self.agent.tls, &self.client);
+        let is_set = |path: &Path| !path.as_os_str().is_empty();
+        if is_set(&client.client_cert) != is_set(&client.client_key) {
+            return Err("client.client_cert and client.client_key go together; set both".into());
+        }
+        if tls.listen.is_empty() {
+            return Ok(());
+        }
+        if !is_set(&tls.cert) || !is_set(&tls.key) {
+            return Err("agent.tls.listen is set; agent.tls.cert and agent.tls.key must be too".into());
+        }
+        if !is_set(&self.access.token_file) && !is_set(&tls.client_ca) {
+            return Err(
+                "nobody could call agent.tls.listen; set access.token_file or agent.tls.client_ca".into(),
+            );
+        }
+        let access = [&self.access.read, &self.access.proxy, &self.access.admin];
+        if access.iter().any(|who| !who.certificates.is_empty()) && !is_set(&tls.client_ca) {
+            return Err(
+                "[access.*] names certificates; set agent.tls.client_ca, which says who signs them".into(),
+            );
+        }
         Ok(())
     }
 }
@@ -366,5 +417,27 @@ mod tests {
                 .to_string()
                 .contains("overlap")
         );
+    }
+
+    #[test]
+    fn tls_that_nobody_could_use_is_refused_with_the_remedy() {
+        let cert = "[agent.tls]\nlisten = \"0.0.0.0:872\"\ncert = \"/c\"\nkey = \"/k\"\n";
+        let tokens = "[access]\ntoken_file = \"/t\"\n";
+        let check = |text: &str| toml::from_str::<Config>(text).unwrap().check();
+        assert_eq!(check(&format!("{cert}{tokens}")), Ok(()));
+        for (text, remedy) in [
+            (
+                "[agent.tls]\nlisten = \"0.0.0.0:872\"\n".to_owned(),
+                "agent.tls.cert",
+            ),
+            (cert.to_owned(), "access.token_file"),
+            (
+                format!("{cert}{tokens}[access.read]\ncertificates = [\"*\"]\n"),
+                "agent.tls.client_ca",
+            ),
+            ("[client]\nclient_cert = \"/c\"\n".to_owned(), "set both"),
+        ] {
+            assert!(check(&text).unwrap_err().contains(remedy), "{text}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! Which agents there are: those of the configuration, else one on each of Slurm's nodes.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,17 +9,17 @@ use tokio::task::JoinHandle;
 use super::Gateway;
 use super::registry::Now;
 use super::watch;
-use crate::client::{AgentChannel, ClientError, host_port};
+use crate::client::{AgentChannel, HTTPS, host_port};
 use crate::config::Config;
 use crate::slurm::{Slurm, SlurmNode};
 
 /// Slurm is asked again so soon as long as it has never answered.
 const UNTIL_FIRST: Duration = Duration::from_secs(2);
 
-/// NodeName → `HOST:PORT`, or `unix:/path`.
+/// NodeName → `HOST:PORT`, `https://HOST:PORT`, or `unix:/path`.
 pub type Agents = BTreeMap<String, String>;
 
-/// Reads `gateway.agents`: `NODE=HOST:PORT`, or `NODE=unix:/path` for an agent on the same machine.
+/// Reads `gateway.agents`: `NODE=HOST:PORT`, `NODE=https://HOST:PORT`, or `NODE=unix:/path` for an agent on the same machine.
 pub fn parse(entries: &[String]) -> Result<Agents, String> {
     let mut agents = Agents::new();
     for entry in entries {
@@ -29,7 +28,7 @@ pub fn parse(entries: &[String]) -> Result<Agents, String> {
             .filter(|(node, address)| !node.trim().is_empty() && is_address(address.trim()))
             .ok_or_else(|| {
                 format!(
-                    "{entry:?} in gateway.agents is no agent; write \"NODE=HOST:PORT\" or \"NODE=unix:/path\""
+                    "{entry:?} in gateway.agents is no agent; write \"NODE=HOST:PORT\", \"NODE=https://HOST:PORT\" or \"NODE=unix:/path\""
                 )
             })?;
         let (node, address) = (node.trim().to_owned(), address.trim().to_owned());
@@ -44,15 +43,11 @@ fn is_address(address: &str) -> bool {
     if let Some(path) = address.strip_prefix("unix:") {
         return path.starts_with('/');
     }
-    let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    let address = address.strip_prefix(HTTPS).unwrap_or(address);
+    let port = address
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty() && !host.contains('/'));
     port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
-}
-
-fn channel(node: &str, address: &str, connect_timeout: Duration) -> Result<AgentChannel, ClientError> {
-    match address.strip_prefix("unix:") {
-        Some(path) => AgentChannel::unix(Path::new(path)),
-        None => AgentChannel::tcp(node, address, connect_timeout),
-    }
 }
 
 /// The watchers; dropping it ends them.
@@ -94,7 +89,8 @@ impl Watchers {
             if self.running.contains_key(node) {
                 continue;
             }
-            let channel = match channel(node, address, self.config.gateway.connect_timeout) {
+            let connect = self.config.gateway.connect_timeout;
+            let channel = match AgentChannel::at(node, address, connect, &self.config.client) {
                 Ok(channel) => channel,
                 Err(e) => {
                     tracing::error!("agent of {node}: {e}");
@@ -175,10 +171,12 @@ mod tests {
             "n1=10.0.0.1:871".into(),
             " n2 = unix:/run/a.sock ".into(),
             "n3=[fd00::1]:871".into(),
+            "n4=https://n4.example:872".into(),
         ]);
         let agents = agents.unwrap();
         assert_eq!(agents["n1"], "10.0.0.1:871");
         assert_eq!(agents["n2"], "unix:/run/a.sock");
+        assert_eq!(agents["n4"], "https://n4.example:872");
         for bad in [
             "n1",
             "n1=",
@@ -188,6 +186,9 @@ mod tests {
             "n1=host:99999",
             "n1=unix:relative",
             "n1=:5",
+            "n1=https://h",
+            "n1=http://h:5",
+            "n1=https://h:5/v1",
         ] {
             let error = parse(&[bad.into()]).unwrap_err();
             assert!(error.contains("NODE=HOST:PORT"), "{bad}: {error}");

@@ -1,4 +1,4 @@
-//! Who calls: by the kernel's word on the Unix socket, by munge's over TCP; and which roles that gives.
+//! Who calls: by the kernel's word on the Unix socket, by munge's over TCP, by a token or a certificate over TLS; and which roles that gives.
 
 use nix::unistd::{Uid, User};
 use slurm_serve_proto::v1;
@@ -30,19 +30,60 @@ impl Roles {
             admin: true,
         }
     }
+
+    /// Of whoever may use the models of others; he may list them too.
+    pub fn proxy() -> Self {
+        Self {
+            read: true,
+            proxy: true,
+            admin: false,
+        }
+    }
+
+    /// Those of the three that were `given` to somebody; each includes the ones before it.
+    pub(super) fn graded(given: impl Fn(&str) -> bool) -> Self {
+        match () {
+            () if given("admin") => Self::all(),
+            () if given("proxy") => Self::proxy(),
+            () => Self {
+                read: given("read"),
+                ..Self::default()
+            },
+        }
+    }
+
+    /// Those that the configuration gives to somebody of whom `is_meant` knows whether he is.
+    pub(super) fn by(access: &Access, is_meant: impl Fn(&Principals) -> bool) -> Self {
+        Self::graded(|role| match role {
+            "admin" => is_meant(&access.admin),
+            "proxy" => is_meant(&access.proxy),
+            _ => is_meant(&access.read),
+        })
+    }
+}
+
+/// How somebody reaches us; it decides how keys reach him.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// On this node: keys as they are.
+    Socket,
+    /// Over the network, which others may read: keys sealed for his uid.
+    Munge,
+    /// Encrypted: keys as they are.
+    Tls,
 }
 
 /// Somebody who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// By whom.
-    pub uid: u32,
+    /// A user of the cluster; none over TLS, where tokens and certificates have roles of their own.
+    pub uid: Option<u32>,
     /// On the Unix socket: his process.
     pub pid: Option<i32>,
     /// Roles.
     pub roles: Roles,
-    /// Over TCP keys travel only sealed for this uid.
-    pub is_remote: bool,
+    /// By which way.
+    pub via: Via,
 }
 
 impl Caller {
@@ -72,27 +113,33 @@ impl Caller {
             admin: is_root,
         };
         Self {
-            uid: peer.uid(),
+            uid: Some(peer.uid()),
             pid: peer.pid(),
             roles,
-            is_remote: false,
+            via: Via::Socket,
         }
     }
 
     /// Only root, and only on this node.
     pub fn must_be_root(self) -> Result<(), Status> {
-        if self.uid == 0 && !self.is_remote {
+        if self.uid == Some(0) && self.via == Via::Socket {
             return Ok(());
         }
         Err(Status::permission_denied(format!(
-            "only root on this node may call this, not uid {}",
-            self.uid
+            "only root on this node may call this, not {}",
+            shown(self.uid)
         )))
+    }
+
+    /// The user of the cluster that he is.
+    pub fn user(self) -> Result<u32, Status> {
+        self.uid
+            .ok_or_else(|| Status::permission_denied("only users of the cluster may call this"))
     }
 
     /// May he see everything of this model, its key included?
     pub fn owns(self, model: &v1::Model) -> bool {
-        self.roles.admin || self.uid == model.owner_uid
+        self.roles.admin || self.uid == Some(model.owner_uid)
     }
 }
 
@@ -106,14 +153,12 @@ pub async fn roles_of(uid: u32, access: &Access) -> Result<Roles, Status> {
         true => groups_of(user.clone()).await.map_err(Status::permission_denied)?,
         false => Vec::new(),
     };
-    let has = |who: &Principals| is_one_of(&user, &groups, who);
-    let admin = has(&access.admin);
-    let proxy = admin || has(&access.proxy);
-    Ok(Roles {
-        read: proxy || has(&access.read),
-        proxy,
-        admin,
-    })
+    Ok(Roles::by(access, |who| is_one_of(&user, &groups, who)))
+}
+
+/// For messages.
+pub(super) fn shown(uid: Option<u32>) -> String {
+    uid.map_or_else(|| "a caller over TLS".to_owned(), |uid| format!("uid {uid}"))
 }
 
 fn is_one_of(user: &User, groups: &[String], who: &Principals) -> bool {

@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::show::{is_visible, show};
-use super::{Caller, Rooms};
+use super::{Caller, Rooms, caller};
 use crate::catalog::Watcher;
 
 /// A watcher that does not take a message for this long is dropped: its queue must not grow.
@@ -138,8 +138,8 @@ async fn published(models: Vec<Model>, caller: Caller, known: &mut HashSet<Strin
             Ok(model) => shown.push(model),
             // Without its key it is of no use to a proxy; the next change of it tries again.
             Err(status) => tracing::error!(
-                "a model's key cannot be sealed for uid {}: {}",
-                caller.uid,
+                "a model's key cannot be sealed for {}: {}",
+                caller::shown(caller.uid),
                 status.message()
             ),
         }

@@ -43,13 +43,13 @@ impl Hooks for Rooms {
         &self,
         request: Request<OpenModelRequest>,
     ) -> Result<Response<OpenModelResponse>, Status> {
-        let caller = Caller::of(&request)?;
+        let uid = Caller::of(&request)?.user()?;
         self.models.recovered().await;
-        let opened = match self.models.open(caller.uid, request.get_ref()).await {
+        let opened = match self.models.open(uid, request.get_ref()).await {
             Err(OpenError::OtherNode(_, first)) => {
                 return self
                     .peers
-                    .open(&first, caller.uid, request.into_inner())
+                    .open(&first, uid, request.into_inner())
                     .await
                     .map(Response::new);
             }
@@ -62,12 +62,12 @@ impl Hooks for Rooms {
         &self,
         request: Request<LaunchModelRequest>,
     ) -> Result<Response<LaunchModelResponse>, Status> {
-        let caller = Caller::of(&request)?;
-        match self.models.launch(caller.uid, request.get_ref()).await {
+        let uid = Caller::of(&request)?.user()?;
+        match self.models.launch(uid, request.get_ref()).await {
             Ok(()) => Ok(Response::new(LaunchModelResponse {})),
             Err(OpenError::OtherNode(_, first)) => self
                 .peers
-                .launch(&first, caller.uid, request.into_inner())
+                .launch(&first, uid, request.into_inner())
                 .await
                 .map(Response::new),
             Err(e) => Err(status(e)),

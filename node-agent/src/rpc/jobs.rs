@@ -8,6 +8,7 @@ use slurm_serve_proto::v1::jobs_server::Jobs;
 use slurm_serve_proto::v1::*;
 use tonic::{Request, Response, Status};
 
+use super::caller::Via;
 use super::show::show;
 use super::{Caller, Rooms};
 use crate::serve::{Handle, View};
@@ -77,8 +78,8 @@ impl Jobs for Rooms {
         let handle = match self.mine(caller, wanted.job_id) {
             Ok(handle) => handle,
             // On another node of the job, if one of its tasks here has opened it.
-            Err(not_here) if !caller.is_remote => {
-                let there = self.peers.await_model(caller.uid, wanted).await;
+            Err(not_here) if caller.via == Via::Socket => {
+                let there = self.peers.await_model(caller.user()?, wanted).await;
                 return there.unwrap_or(Err(not_here)).map(Response::new);
             }
             Err(not_here) => return Err(not_here),

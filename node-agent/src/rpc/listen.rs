@@ -1,8 +1,9 @@
-//! The two gRPC listeners.
+//! The gRPC listeners.
 
 use std::future::Future;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -17,9 +18,11 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 
 use super::Rooms;
-use super::munge_layer::MungeLayer;
-use super::places;
-use crate::config::Access;
+use super::gate::GateLayer;
+use super::munge_gate::MungeGate;
+use super::refusals::Refusals;
+use super::{places, tls};
+use crate::config::{Access, Tls};
 
 /// What a caller may send at once: a launch with its environment and a recipe.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -59,28 +62,54 @@ pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = (
 /// Serves TCP, behind munge, until `end`.
 pub async fn serve_tcp(
     rooms: Rooms,
-    listen: &str,
+    listener: TcpListener,
     access: &Access,
     end: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    let gate = MungeGate::new(&rooms.models.world().node, access);
+    let routes = common(&rooms)
+        .await?
+        .add_service(PeersServer::new(rooms).max_decoding_message_size(MAX_MESSAGE));
+    over_tcp()
+        .layer(GateLayer::new(gate, Arc::default()))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(places::of_addresses(listener), end)
+        .await
+        .context("TCP")
+}
+
+/// Serves TCP with TLS, behind tokens and certificates, until `end`.
+pub async fn serve_tls(
+    rooms: Rooms,
+    listener: TcpListener,
+    tls: &Tls,
+    access: &Access,
+    end: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let wrong = |why: String| anyhow::anyhow!(why);
+    let gate = tls::TlsGate::new(access).map_err(wrong)?;
+    let server = Arc::new(tls::server(tls).map_err(wrong)?);
+    let refusals = Arc::new(Refusals::default());
+    over_tcp()
+        .layer(GateLayer::new(gate, refusals.clone()))
+        .add_routes(common(&rooms).await?)
+        .serve_with_incoming_shutdown(tls::connections(listener, server, refusals), end)
+        .await
+        .context("TCP with TLS")
+}
+
+/// A TCP port; `setting` names it.
+pub async fn bind_tcp(setting: &str, listen: &str) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(listen).await;
-    let listener = listener.with_context(|| format!("{listen} cannot be bound; set agent.listen"))?;
-    let layer = MungeLayer::new(&rooms.models.world().node, access);
-    let server = Server::builder()
+    listener.with_context(|| format!("{listen} cannot be bound; set {setting}"))
+}
+
+fn over_tcp() -> Server {
+    Server::builder()
         .max_concurrent_streams(Some(STREAMS))
         .timeout(ANSWERED)
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
-        .layer(layer)
-        .add_routes(
-            common(&rooms)
-                .await?
-                .add_service(PeersServer::new(rooms).max_decoding_message_size(MAX_MESSAGE)),
-        );
-    server
-        .serve_with_incoming_shutdown(places::of_addresses(listener), end)
-        .await
-        .context("TCP")
 }
 
 async fn common(rooms: &Rooms) -> anyhow::Result<Routes> {
@@ -97,10 +126,14 @@ async fn common(rooms: &Rooms) -> anyhow::Result<Routes> {
     routes
         .add_service(jobs)
         .add_service(catalog)
-        .add_service(health_service)
-        .add_service(reflection().build_v1()?)
+        .add_service(health_service.max_decoding_message_size(MAX_QUESTION))
+        .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_QUESTION))
         // What grpcurl of some distributions still asks for.
-        .add_service(reflection().build_v1alpha()?);
+        .add_service(
+            reflection()
+                .build_v1alpha()?
+                .max_decoding_message_size(MAX_QUESTION),
+        );
     Ok(routes.routes())
 }
 

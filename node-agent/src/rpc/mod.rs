@@ -4,25 +4,29 @@
 //! |---|---|
 //! | Unix socket | Hooks, Runner, Jobs, Catalog, health, reflection |
 //! | TCP (munge) | Jobs, Catalog, Peers, health, reflection |
+//! | TCP with TLS (token, certificate) | Jobs, Catalog, health, reflection |
 //! | Unix socket beside the first | ports of models (`handover`) |
 
 mod caller;
 mod catalog;
+mod gate;
 mod hooks;
 mod jobs;
 mod listen;
 mod measure;
-mod munge_layer;
+mod munge_gate;
 mod peers;
 mod places;
 mod ports;
+mod refusals;
 mod runner;
 mod show;
+mod tls;
 
 use std::sync::Arc;
 
-pub use self::caller::{Caller, Roles};
-pub use self::listen::{serve_tcp, serve_unix};
+pub use self::caller::{Caller, Roles, Via};
+pub use self::listen::{bind_tcp, serve_tcp, serve_tls, serve_unix};
 pub use self::ports::serve_ports;
 
 use crate::job::Jobs;

@@ -4,7 +4,7 @@ use slurm_serve_proto::v1::peers_server::Peers;
 use slurm_serve_proto::v1::*;
 use tonic::{Request, Response, Status};
 
-use super::caller::Roles;
+use super::caller::{Roles, Via, shown};
 use super::hooks::status;
 use super::jobs::awaited;
 use super::{Caller, Rooms};
@@ -18,7 +18,7 @@ impl Rooms {
         job_id: u32,
     ) -> Result<u32, Status> {
         let caller = Caller::of(request)?;
-        if caller.uid != 0 || !caller.is_remote {
+        if caller.uid != Some(0) || caller.via != Via::Munge {
             return Err(not_an_agent(caller.uid));
         }
         let asking = asking.ok_or_else(|| Status::invalid_argument("`asking` is missing"))?;
@@ -31,9 +31,10 @@ impl Rooms {
 }
 
 /// Only root on another node is one.
-pub(super) fn not_an_agent(uid: u32) -> Status {
+pub(super) fn not_an_agent(uid: Option<u32>) -> Status {
     Status::permission_denied(format!(
-        "only the agents of a job's other nodes may call this, not uid {uid}"
+        "only the agents of a job's other nodes may call this, not {}",
+        shown(uid)
     ))
 }
 
@@ -86,15 +87,15 @@ impl Peers for Rooms {
         let wanted = *wanted.as_ref().ok_or_else(missing)?;
         let uid = self.behalf(&request, asking.as_ref(), wanted.job_id).await?;
         let asker = Caller {
-            uid,
+            uid: Some(uid),
             pid: None,
             roles: Roles::default(),
-            is_remote: true,
+            via: Via::Munge,
         };
         let handle = self.mine(asker, wanted.job_id)?;
         // The user may have it; it is root over there who must be able to read the key on its way to him.
         let root = Caller {
-            uid: 0,
+            uid: Some(0),
             roles: Roles::all(),
             ..asker
         };

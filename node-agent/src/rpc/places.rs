@@ -24,7 +24,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Who holds how many.
 #[derive(Debug)]
-struct Places<K> {
+pub(super) struct Places<K> {
     each: usize,
     held: Mutex<HashMap<K, Held>>,
 }
@@ -38,10 +38,10 @@ struct Held {
 
 /// One connection's place, given back when dropped.
 #[derive(Debug)]
-struct Place<K: Eq + Hash>(Arc<Places<K>>, K);
+pub(super) struct Place<K: Eq + Hash>(Arc<Places<K>>, K);
 
 impl<K: Copy + Debug + Eq + Hash> Places<K> {
-    fn new(each: usize) -> Arc<Self> {
+    pub(super) fn new(each: usize) -> Arc<Self> {
         Arc::new(Self {
             each,
             held: Mutex::default(),
@@ -49,7 +49,7 @@ impl<K: Copy + Debug + Eq + Hash> Places<K> {
     }
 
     /// A place for `party`; one of no party at all is not counted. None if it has too many.
-    fn admit(self: &Arc<Self>, party: Option<K>) -> Option<Option<Place<K>>> {
+    pub(super) fn admit(self: &Arc<Self>, party: Option<K>) -> Option<Option<Place<K>>> {
         let Some(party) = party else { return Some(None) };
         let mut held = self.lock();
         let its = held.entry(party).or_default();
@@ -111,7 +111,7 @@ pub fn of_users(listener: UnixListener) -> impl Stream<Item = io::Result<Placed<
     })
 }
 
-/// The connections to the TCP port, by address.
+/// The connections to a TCP port, by address.
 pub fn of_addresses(listener: TcpListener) -> impl Stream<Item = io::Result<Placed<TcpStream, IpAddr>>> {
     let places = Places::new(each());
     accepted(async move || {

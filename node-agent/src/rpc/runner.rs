@@ -84,7 +84,7 @@ impl Runner for Rooms {
 
 /// The user's process, inside the job's step. (Nonce and secret are the model's own to judge.)
 pub(super) fn prove(caller: Caller, handle: &Handle) -> Result<Known, Status> {
-    if caller.uid != handle.launch.uid {
+    if caller.uid != Some(handle.launch.uid) {
         return Err(Status::permission_denied(format!(
             "job {} is not yours",
             handle.launch.job_id

@@ -3,7 +3,7 @@
 use slurm_serve_proto::v1::{Ending, Model};
 use tonic::Status;
 
-use super::caller::Caller;
+use super::caller::{Caller, Via};
 use crate::munge;
 
 /// The model as this caller sees it.
@@ -18,9 +18,9 @@ pub async fn show(mut model: Model, caller: Caller) -> Result<Model, Status> {
     let may_use = owns || (caller.roles.proxy && model.published);
     if !may_use {
         model.key.clear();
-    } else if caller.is_remote && !model.key.is_empty() {
+    } else if caller.via == Via::Munge && !model.key.is_empty() {
         // Only who calls can read it: munge encrypts what is restricted to a uid.
-        let sealed = munge::encode(std::mem::take(&mut model.key), Some(caller.uid)).await;
+        let sealed = munge::encode(std::mem::take(&mut model.key), Some(caller.user()?)).await;
         model.key = sealed.map_err(|e| Status::internal(e.to_string()))?;
     }
     Ok(model)

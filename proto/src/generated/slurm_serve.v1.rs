@@ -82,8 +82,8 @@ pub struct Model {
     #[prost(message, optional, tag = "20")]
     pub ending: ::core::option::Option<Ending>,
     /// The job's key for this model, for those who may use it. Over a Unix socket: clear text, to the owner and root.
-    /// Over TCP: a munge credential restricted to the caller's uid, so that only the caller can read it. Empty for all others, and in
-    /// WatchModels for every model that is not READY.
+    /// Over TCP with munge: a credential restricted to the caller's uid, so that only the caller can read it. Over TLS: clear text to role `proxy`,
+    /// because the connection is encrypted. Empty for all others, and in WatchModels for every model that is not READY.
     #[prost(string, tag = "21")]
     pub key: ::prost::alloc::string::String,
     /// The server's whole log, as a path on the job's node. Told to the owner and to admins only.
@@ -364,14 +364,20 @@ pub mod catalog_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Served on the agent's Unix socket and on its TCP port.
+    /// Served on the agent's Unix socket and on its TCP ports, with munge and with TLS.
     ///
-    /// Authentication over TCP. Each call carries metadata `x-slurm-serve-munge`: a munge credential, restricted to be decoded
+    /// Authentication by munge, on the port without TLS. Each call carries metadata `x-slurm-serve-munge`: a munge credential, restricted to be decoded
     /// by root, with the payload `METHOD\nNODE\nNONCE\n` (full method name as in the request path, the NodeName of the agent
     /// that is asked, 32 hex digits made for this call). The agent refuses one that is replayed, expired, or meant for
     /// another node or method (UNAUTHENTICATED), maps uid and groups to roles by its config (PERMISSION_DENIED), and answers
     /// with initial metadata `x-slurm-serve-proof`: a munge credential of uid 0, restricted to the caller's uid, with the
     /// payload `PROOF\nNONCE\n`. A client that gets no proof, or another's, must drop the answer.
+    ///
+    /// Authentication over TLS. The agent's certificate proves who it is. The client sends metadata `authorization: Bearer TOKEN` with each call, or has
+    /// shown a certificate of its own; either has roles in the agent's config. UNAUTHENTICATED: neither, or not a good one; also in the middle of a
+    /// stream, within a second, when a token is taken out of the agent's file or a certificate expires. Tokens are never taken on the port without TLS.
+    ///
+    /// Health (grpc.health.v1) and reflection (v1, v1alpha) answer everybody on all ports.
     #[derive(Debug, Clone)]
     pub struct CatalogClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -551,14 +557,20 @@ pub mod catalog_server {
             tonic::Status,
         >;
     }
-    /// Served on the agent's Unix socket and on its TCP port.
+    /// Served on the agent's Unix socket and on its TCP ports, with munge and with TLS.
     ///
-    /// Authentication over TCP. Each call carries metadata `x-slurm-serve-munge`: a munge credential, restricted to be decoded
+    /// Authentication by munge, on the port without TLS. Each call carries metadata `x-slurm-serve-munge`: a munge credential, restricted to be decoded
     /// by root, with the payload `METHOD\nNODE\nNONCE\n` (full method name as in the request path, the NodeName of the agent
     /// that is asked, 32 hex digits made for this call). The agent refuses one that is replayed, expired, or meant for
     /// another node or method (UNAUTHENTICATED), maps uid and groups to roles by its config (PERMISSION_DENIED), and answers
     /// with initial metadata `x-slurm-serve-proof`: a munge credential of uid 0, restricted to the caller's uid, with the
     /// payload `PROOF\nNONCE\n`. A client that gets no proof, or another's, must drop the answer.
+    ///
+    /// Authentication over TLS. The agent's certificate proves who it is. The client sends metadata `authorization: Bearer TOKEN` with each call, or has
+    /// shown a certificate of its own; either has roles in the agent's config. UNAUTHENTICATED: neither, or not a good one; also in the middle of a
+    /// stream, within a second, when a token is taken out of the agent's file or a certificate expires. Tokens are never taken on the port without TLS.
+    ///
+    /// Health (grpc.health.v1) and reflection (v1, v1alpha) answer everybody on all ports.
     #[derive(Debug)]
     pub struct CatalogServer<T> {
         inner: Arc<T>,
@@ -833,8 +845,8 @@ pub mod jobs_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Served on the agent's Unix socket (the caller is who the kernel says) and on its TCP port (who munge says; see Catalog).
-    /// The owner of the job, root, and role `admin` may call everything; others get NOT_FOUND, whether or not the job exists.
+    /// Served on the agent's Unix socket (the caller is who the kernel says) and on its TCP ports (who munge says, or over TLS nobody of the
+    /// cluster; see Catalog). The owner of the job, root, and role `admin` may call everything; others get NOT_FOUND, whether or not the job exists.
     #[derive(Debug, Clone)]
     pub struct JobsClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1061,8 +1073,8 @@ pub mod jobs_server {
             tonic::Status,
         >;
     }
-    /// Served on the agent's Unix socket (the caller is who the kernel says) and on its TCP port (who munge says; see Catalog).
-    /// The owner of the job, root, and role `admin` may call everything; others get NOT_FOUND, whether or not the job exists.
+    /// Served on the agent's Unix socket (the caller is who the kernel says) and on its TCP ports (who munge says, or over TLS nobody of the
+    /// cluster; see Catalog). The owner of the job, root, and role `admin` may call everything; others get NOT_FOUND, whether or not the job exists.
     #[derive(Debug)]
     pub struct JobsServer<T> {
         inner: Arc<T>,

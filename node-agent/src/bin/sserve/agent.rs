@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use slurm_serve::client::{AgentChannel, ClientError};
+use slurm_serve::config;
 use slurm_serve_proto::v1::catalog_client::CatalogClient;
 use slurm_serve_proto::v1::jobs_client::JobsClient;
 use slurm_serve_proto::v1::{
@@ -43,20 +44,17 @@ impl Agent {
         })
     }
 
-    /// The agent of `node`, at `HOST:PORT`, or at `unix:/path` where it runs on this machine.
+    /// The agent of `node`, at an address as in `gateway.agents`.
     pub fn remote(
         node: &str,
         address: &str,
         connect: Duration,
-        timeout: Duration,
+        client: &config::Client,
     ) -> Result<Self, ClientError> {
         Ok(Self {
             node: node.into(),
-            channel: match address.strip_prefix("unix:") {
-                Some(path) => AgentChannel::unix(Path::new(path))?,
-                None => AgentChannel::tcp(node, address, connect.min(timeout))?,
-            },
-            timeout,
+            channel: AgentChannel::at(node, address, connect.min(client.timeout), client)?,
+            timeout: client.timeout,
         })
     }
 

@@ -246,11 +246,10 @@ impl Agents {
 
     fn connect(&self, node: &str, address: &str) -> Result<Agent, Failure> {
         let connect = self.config.gateway.connect_timeout;
-        Agent::remote(node, address, connect, self.config.client.timeout)
-            .map_err(|e| Failure::failed(e.to_string()))
+        Agent::remote(node, address, connect, &self.config.client).map_err(|e| Failure::failed(e.to_string()))
     }
 
-    /// `(node, HOST:PORT or unix:/path)` as the config lists them, else all of Slurm's nodes at the configured port.
+    /// `(node, address)` as the config lists them, else all of Slurm's nodes at the configured port.
     async fn addresses(&self) -> Result<Vec<(String, String)>, SlurmError> {
         let listed = &self.config.gateway.agents;
         let mut addresses: Vec<(String, String)> = if listed.is_empty() {

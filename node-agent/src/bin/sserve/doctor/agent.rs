@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use slurm_serve::config;
 use slurm_serve_proto::v1::ListModelsResponse;
 
 use super::finding::Findings;
@@ -194,7 +195,11 @@ async fn over_tcp(host: &Host, limit: Duration, found: &mut Findings) {
         None => format!("127.0.0.1:{port}"),
     };
     let connect = host.config.gateway.connect_timeout;
-    let asked = match Agent::remote(&host.node, &address, connect, limit) {
+    let client = config::Client {
+        timeout: limit,
+        ..host.config.client.clone()
+    };
+    let asked = match Agent::remote(&host.node, &address, connect, &client) {
         Ok(agent) => agent.models(false).await.map_err(said),
         Err(error) => Err(error.to_string()),
     };
