@@ -6,5 +6,6 @@ mod site;
 
 mod bad_input;
 mod limits;
+mod page;
 mod proofs;
 mod rotation;

@@ -103,7 +103,7 @@ impl Cache {
         for entry in fs::read_dir(&self.folder)? {
             let name = entry?.file_name();
             let name = name.to_string_lossy();
-            if ["root-", "vllm-", "making-"]
+            if ["root-", "vllm-", "grpc-", "making-"]
                 .iter()
                 .any(|prefix| name.starts_with(prefix))
             {
