@@ -12,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::catalog::Hub;
+use crate::catalog::push::{self, Books, Kept, Push};
 use crate::config::{self, Config};
 use crate::job::Jobs;
 use crate::kill_wait::{self, Wish};
@@ -54,6 +55,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let jobs = Arc::new(Jobs::default());
     let models = Models::new(world.clone(), jobs.clone());
     models.recover();
+    let books = Arc::new(Books::new(world.slurm.clone(), config.gateway.agent_port));
+    let push = Push::start(&config.catalogs, Kept::Agent, &config.agent.state_dir, books);
+    let push = Arc::new(push.map_err(anyhow::Error::msg)?);
+    if !push.is_idle() {
+        tokio::spawn(tell_catalogs(push.clone(), models.clone()));
+    }
     let peers = Arc::new(Peers::new(&world.node, &world.slurm, &config.agent));
     let rooms = Rooms {
         jobs,
@@ -118,6 +125,21 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 fn stop() -> anyhow::Result<()> {
     tracing::info!("ending; models keep running, their runners come back to the next agent");
     Ok(())
+}
+
+/// Once the models of a former life are back: before, what is missing may only be late.
+async fn tell_catalogs(push: Arc<Push>, models: Arc<Models>) {
+    let world = models.world().clone();
+    let (hub, node, patience) = (world.hub.clone(), world.node.clone(), world.config.settle_timeout);
+    tokio::join!(
+        async {
+            push.know(&push::cluster(&world.config.cluster_name, &world.slurm).await);
+        },
+        async {
+            models.recovered().await;
+            push::follow(push.clone(), hub, node, patience).await;
+        }
+    );
 }
 
 /// What holds srun clients; says so if it is little.

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::catalog::push::Settings as Catalog;
+use crate::network::Network;
+
 /// Where the configuration lies unless `--config` says otherwise.
 pub const DEFAULT_PATH: &str = "/etc/slurm-serve/config.toml";
 
@@ -23,6 +26,7 @@ pub struct Config {
     pub access: Access,
     pub gateway: Gateway,
     pub client: Client,
+    pub catalogs: Vec<Catalog>,
 }
 
 /// `[agent]`
@@ -33,8 +37,10 @@ pub struct Agent {
     pub socket: PathBuf,
     pub listen: String,
     pub node_name: String,
+    pub cluster_name: String,
     pub advertise_address: String,
     pub bind_address: String,
+    pub peers: Vec<Network>,
     pub run_dir: PathBuf,
     pub state_dir: PathBuf,
     pub scratch_dir: PathBuf,
@@ -91,8 +97,10 @@ impl Default for Agent {
             socket: "/run/slurm-serve/agent.sock".into(),
             listen: "0.0.0.0:871".into(),
             node_name: String::new(),
+            cluster_name: String::new(),
             advertise_address: String::new(),
             bind_address: "0.0.0.0".into(),
+            peers: Vec::new(),
             run_dir: "/run/slurm-serve".into(),
             state_dir: "/var/lib/slurm-serve".into(),
             scratch_dir: "/tmp".into(),
@@ -197,6 +205,7 @@ pub struct Principals {
 pub struct Gateway {
     pub listen: String,
     pub key_file: PathBuf,
+    pub state_dir: PathBuf,
     pub agents: Vec<String>,
     pub agent_port: u16,
     #[serde(with = "crate::duration")]
@@ -210,6 +219,7 @@ impl Default for Gateway {
         Self {
             listen: "127.0.0.1:8700".into(),
             key_file: PathBuf::new(),
+            state_dir: "/var/lib/slurm-serve-gateway".into(),
             agents: Vec::new(),
             agent_port: 871,
             discover_interval: Duration::from_secs(30),
@@ -339,7 +349,24 @@ impl Config {
         if agent.lease <= agent.heartbeat {
             return Err("agent.lease must be longer than agent.heartbeat".into());
         }
-        self.check_tls()
+        self.check_tls()?;
+        self.check_catalogs()
+    }
+
+    fn check_catalogs(&self) -> Result<(), String> {
+        for (at, catalog) in self.catalogs.iter().enumerate() {
+            catalog.check()?;
+            if self.catalogs[..at].iter().any(|other| other.name == catalog.name) {
+                return Err(format!("catalogs.{}: the name is there twice", catalog.name));
+            }
+            if catalog.is_keyless() && self.agent.peers.is_empty() {
+                return Err(format!(
+                    "catalogs.{}: what reads it sends models no key; put its address into agent.peers, so that they let it in",
+                    catalog.name
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn check_tls(&self) -> Result<(), String> {

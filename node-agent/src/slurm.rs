@@ -3,7 +3,7 @@
 //! Only fields that no user can write text into are parsed out of a line (`squeue -o` with `|` between them); the one that a user can,
 //! StdOut, is asked for alone. The formats used are the same from 22.05 to 26.05.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -214,6 +214,40 @@ impl Slurm {
         Ok(parse_nodes(
             &self.run("sinfo", &["-h", "-a", "-N", "-o", "%N %o"]).await?,
         ))
+    }
+
+    /// NodeAddr and state (`idle`, `down*`, …) of every node, by name.
+    pub async fn node_states(&self) -> Result<BTreeMap<String, (String, String)>, SlurmError> {
+        let text = self.run("sinfo", &["-h", "-a", "-N", "-o", "%N %o %t"]).await?;
+        let node = |line: &str| {
+            let mut words = line.split_whitespace().map(str::to_owned);
+            Some((words.next()?, (words.next()?, words.next()?)))
+        };
+        Ok(text.lines().filter_map(node).collect())
+    }
+
+    /// Is the job over, or on other nodes than this one? Answers only by what slurmctld says in so many words: an answer without any is an error.
+    pub async fn is_off_node(&self, job_id: u32, node: &str) -> Result<bool, SlurmError> {
+        let id = job_id.to_string();
+        let args = ["-h", "-a", "-t", "all", "-j", &id, "-o", "%A|%T|%N|%r"];
+        let text = match self.run("squeue", &args).await {
+            Ok(text) => text,
+            Err(SlurmError::Failed(_, why)) if why.contains("Invalid job id") => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let place = parse_place(&text, &id)
+            .ok_or_else(|| SlurmError::Failed(format!("squeue -j {id}"), "it answered nothing".into()))?;
+        if !matches!(
+            place.state.as_str(),
+            "RUNNING" | "SUSPENDED" | "COMPLETING" | "STOPPED" | "SIGNALING" | "STAGE_OUT" | "CONFIGURING"
+        ) {
+            return Ok(true);
+        }
+        Ok(!self
+            .host_names(&place.node_list)
+            .await?
+            .iter()
+            .any(|name| name == node))
     }
 
     /// The names in a list such as `gpu[01-02]`.

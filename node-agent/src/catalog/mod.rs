@@ -4,6 +4,7 @@
 //! [`watcher`] is the other end of that: how a proxy follows an agent.
 
 mod hub;
+pub mod push;
 pub mod watcher;
 
 pub use hub::{Hub, Watcher};

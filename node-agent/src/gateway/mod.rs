@@ -17,6 +17,7 @@ mod keys;
 mod model_name;
 mod models;
 mod proxy;
+mod push;
 mod registry;
 mod renew;
 mod replica;
@@ -36,7 +37,9 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::catalog::push::{Books, Kept, Push, cluster};
 use crate::config::Config;
+use crate::slurm::Slurm;
 
 /// `slurm-serve gateway`
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -57,6 +60,7 @@ struct Gateway {
     keys: Option<keys::KeyFile>,
     upstream: upstream::Upstream,
     bodies: body::Budget,
+    catalogs: push::Catalogs,
 }
 
 /// The registry behind its lock, which is never held across a wait.
@@ -108,12 +112,16 @@ pub async fn serve(
         file if file == Path::new("") => None,
         file => Some(keys::KeyFile::open(file).map_err(anyhow::Error::msg)?),
     };
+    let books = Arc::new(Books::new(Slurm::new(&config.agent), config.gateway.agent_port));
+    let catalogs = Push::start(&config.catalogs, Kept::Gateway, &config.gateway.state_dir, books);
+    let catalogs = catalogs.map_err(anyhow::Error::msg)?;
     let gateway = Arc::new(Gateway {
         registry: Shared::default(),
         changed: Notify::new(),
         keys,
         upstream: upstream::upstream(config.gateway.connect_timeout),
         bodies: body::Budget::default(),
+        catalogs: push::Catalogs::new(catalogs),
     });
     let address = listener.local_addr().context("the listener has no address")?;
     tracing::info!("gateway: http://{address}/v1");
@@ -122,6 +130,13 @@ pub async fn serve(
             "gateway: whoever reaches {address} may use every model; gateway.key_file asks for a key"
         );
     }
+    let (cluster_name, slurm) = (config.agent.cluster_name.clone(), Slurm::new(&config.agent));
+    let naming = async {
+        if !gateway.catalogs.is_idle() {
+            gateway.catalogs.know(&cluster(&cluster_name, &slurm).await);
+        }
+        std::future::pending::<()>().await;
+    };
     let mut watchers = discover::Watchers::new(gateway.clone(), config);
     let serving = server::serve(listener, server::routes(gateway.clone()), stop);
     let watching = async move {
@@ -134,6 +149,7 @@ pub async fn serve(
     };
     tokio::select! {
         () = serving => Ok(()),
+        () = naming => Ok(()),
         () = watching => anyhow::bail!("the watching of agents ended; this is a fault of slurm-serve"),
         () = forget(&gateway) => anyhow::bail!("the keeping of leases ended; this is a fault of slurm-serve"),
     }
@@ -142,7 +158,9 @@ pub async fn serve(
 /// Drops what may be believed no longer, when its time has come.
 async fn forget(gateway: &Gateway) {
     loop {
-        let (ended, next) = gateway.registry.write().expire(registry::Now::read());
+        let now = registry::Now::read();
+        let (ended, next) = gateway.registry.write().expire(now);
+        gateway.catalogs.tell(&gateway.registry.read(), now);
         for node in ended {
             tracing::warn!(
                 "agent of {node}: silent for longer than its lease; models whose guards are silent too are taken for gone"

@@ -67,6 +67,8 @@ pub struct Node {
     pub link: Link,
     /// Since when, in milliseconds since the epoch.
     pub since_ms: i64,
+    /// Whether a snapshot ever came.
+    heard: bool,
     lease: Duration,
     /// Set while silent: until when what it said is believed.
     lease_ends: Option<Instant>,
@@ -104,6 +106,7 @@ impl Registry {
         let node = Node {
             link: Link::Connecting,
             since_ms: now.unix_ms,
+            heard: false,
             lease: Duration::ZERO,
             lease_ends: None,
             prolonged: false,
@@ -139,6 +142,7 @@ impl Registry {
             node.link = Link::Connected;
             node.since_ms = now.unix_ms;
         }
+        node.heard = true;
         node.lease = snapshot.lease;
         node.lease_ends = None;
         node.renewed.clear();
@@ -274,6 +278,14 @@ impl Registry {
     /// The key that is known already for a generation.
     pub fn bearer(&self, node: &str, generation: &str) -> Option<HeaderValue> {
         self.nodes.get(node)?.models.get(generation)?.bearer.clone()
+    }
+
+    /// Nodes whose agents have said what they have.
+    pub fn heard(&self) -> impl Iterator<Item = &String> {
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.heard)
+            .map(|(name, _)| name)
     }
 
     /// All nodes, by name.

@@ -138,7 +138,7 @@ impl Audience for Listener {
             .snapshot(&self.node, snapshot, Now::read());
         self.silent.send_replace(false);
         self.gateway.changed.notify_one();
-        settle(leaving)
+        self.settle(leaving)
     }
 
     async fn delta(&self, delta: ModelDelta) -> Settled {
@@ -153,6 +153,12 @@ impl Audience for Listener {
                 .registry
                 .write()
                 .delta(&self.node, others, &delta.removed, Now::read());
+        if !leaving.is_empty() {
+            // A goodbye waits for no key.
+            self.gateway
+                .catalogs
+                .tell(&self.gateway.registry.read(), Now::read());
+        }
         let mut upserted = Vec::with_capacity(ready.len());
         for model in ready {
             let known = self.gateway.registry.read().bearer(&self.node, &model.generation);
@@ -166,7 +172,7 @@ impl Audience for Listener {
         leaving.extend(registry.delta(&self.node, upserted, &[], Now::read()));
         drop(registry);
         self.gateway.changed.notify_one();
-        settle(leaving)
+        self.settle(leaving)
     }
 }
 
@@ -204,23 +210,31 @@ impl Listener {
     }
 }
 
+impl Listener {
+    /// Done when no request is on its way any more to what has left routing, here or from another catalog.
+    fn settle(&self, leaving: Leaving) -> Settled {
+        let gateway = self.gateway.clone();
+        let told = gateway.catalogs.tell(&gateway.registry.read(), Now::read());
+        Box::pin(async move {
+            tokio::join!(settle(leaving), gateway.catalogs.settled(told));
+        })
+    }
+}
+
 fn is_ready(model: &Model) -> bool {
     model.state == i32::from(ModelState::Ready)
 }
 
-/// Done when no request is on its way any more to what has left routing.
-fn settle(leaving: Leaving) -> Settled {
-    Box::pin(async move {
-        let all = async {
-            for load in leaving {
-                load.settled().await;
-            }
-        };
-        if tokio::time::timeout(SETTLE, all).await.is_err() {
-            tracing::debug!(
-                "a request to an ending model did not leave within {} ms",
-                SETTLE.as_millis()
-            );
+async fn settle(leaving: Leaving) {
+    let all = async {
+        for load in leaving {
+            load.settled().await;
         }
-    })
+    };
+    if tokio::time::timeout(SETTLE, all).await.is_err() {
+        tracing::debug!(
+            "a request to an ending model did not leave within {} ms",
+            SETTLE.as_millis()
+        );
+    }
 }

@@ -49,8 +49,7 @@ pub async fn run(args: ClientArgs) -> anyhow::Result<()> {
 
 /// Asks the selftest's engine behind `url` (`http://HOST:PORT/v1`) for so many tokens; what it sees of its surroundings.
 pub async fn ask(url: &str, key: &str, model: &str, tokens: u32) -> anyhow::Result<Facts> {
-    let client = reqwest::Client::builder()
-        .no_proxy()
+    let client = crate::http_client::builder()
         .timeout(TOKEN * tokens + PATIENCE)
         .build()?;
     let asked = client

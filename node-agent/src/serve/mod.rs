@@ -435,6 +435,10 @@ impl Models {
             job_id: job.id,
             attempt: 1,
             settle_ms: u32::try_from(config.settle_timeout.as_millis()).unwrap_or(u32::MAX),
+            peers: match plan.published {
+                true => config.peers.iter().map(ToString::to_string).collect(),
+                false => Vec::new(),
+            },
         }
     }
 

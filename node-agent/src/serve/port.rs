@@ -218,7 +218,8 @@ mod tests {
     }
 
     async fn ask(port: u16, key: &str) -> reqwest::Response {
-        let request = reqwest::Client::new().post(format!("http://127.0.0.1:{port}/v1/chat/completions"));
+        let request =
+            crate::http_client::plain().post(format!("http://127.0.0.1:{port}/v1/chat/completions"));
         let answer = request
             .bearer_auth(key)
             .body("{}")

@@ -119,6 +119,8 @@ impl Made {
             &order.key,
             &order.public_name,
             ground.generation,
+            // Checked by the agent; what is no network lets nobody in.
+            order.peers.iter().filter_map(|peer| peer.parse().ok()).collect(),
         )
         .map_err(|e| Failure::internal(format!("the guard cannot start: {e}")))?;
         let port = guard.address().port();

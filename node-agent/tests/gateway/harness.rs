@@ -58,7 +58,7 @@ impl Gateway {
         }));
         Self {
             address,
-            client: reqwest::Client::new(),
+            client: slurm_serve::http_client::plain(),
             stop: Some(stop),
             serving,
         }

@@ -37,6 +37,7 @@ async fn serve(generation: &str, routes: Router) -> Served {
         &format!("key-{generation}"),
         "tiny",
         generation,
+        Vec::new(),
     )
     .unwrap();
     guard.set(Door::Open);

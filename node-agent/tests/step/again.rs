@@ -31,7 +31,10 @@ async fn until(run: &Run, attempt: u32, phase: RunnerPhase) -> RunnerFacts {
 }
 
 async fn status(run: &Run) -> GuardStatus {
-    let answer = reqwest::Client::new().get(run.url(PATH)).bearer_auth(KEY).send();
+    let answer = slurm_serve::http_client::plain()
+        .get(run.url(PATH))
+        .bearer_auth(KEY)
+        .send();
     let text = answer.await.expect("answered").text().await.expect("text");
     serde_json::from_str(&text).expect("JSON")
 }
@@ -52,7 +55,7 @@ async fn a_lost_engine_is_started_again_behind_the_same_door() {
     let failure = restarting.last_failure.expect("why");
     assert_eq!(failure.cause(), Cause::EngineDied, "{failure:?}");
     assert!(restarting.ending.is_none(), "it does not end");
-    let asked = reqwest::Client::new()
+    let asked = slurm_serve::http_client::plain()
         .get(&url)
         .bearer_auth(KEY)
         .send()

@@ -32,7 +32,10 @@ async fn until_silent(run: &Run, silent: bool) {
 }
 
 async fn state(run: &Run) -> String {
-    let answer = reqwest::Client::new().get(run.url(PATH)).bearer_auth(KEY).send();
+    let answer = slurm_serve::http_client::plain()
+        .get(run.url(PATH))
+        .bearer_auth(KEY)
+        .send();
     let text = answer.await.expect("answered").text().await.expect("text");
     serde_json::from_str::<GuardStatus>(&text).expect("JSON").state
 }

@@ -12,7 +12,7 @@ use crate::agent::{Agent, SECRET};
 use crate::runner::{KEY, MODEL, Run, Wish, ask_stub, until};
 
 pub fn chat(run: &Run, body: Value) -> reqwest::RequestBuilder {
-    reqwest::Client::new()
+    slurm_serve::http_client::plain()
         .post(run.url("/v1/chat/completions"))
         .bearer_auth(KEY)
         .json(&body)
@@ -39,7 +39,7 @@ async fn a_model_comes_up_answers_and_goes() {
     assert!(text.trim_end().ends_with("data: [DONE]"), "{text}");
 
     let models: Value = serde_json::from_str(
-        &reqwest::Client::new()
+        &slurm_serve::http_client::plain()
             .get(run.url("/v1/models"))
             .bearer_auth(KEY)
             .send()
@@ -72,14 +72,8 @@ async fn a_model_comes_up_answers_and_goes() {
 #[tokio::test]
 async fn only_the_key_and_the_listed_paths_lead_in() {
     let run = Run::ready(Wish::default()).await;
-    let client = reqwest::Client::new();
-    for path in [
-        "/v1/models",
-        "/health",
-        "/metrics",
-        "/v1/chat/completions",
-        "/nowhere",
-    ] {
+    let client = slurm_serve::http_client::plain();
+    for path in ["/v1/models", "/metrics", "/v1/chat/completions", "/nowhere"] {
         for key in [None, Some("sk-test-0123456789abcdeg"), Some("")] {
             let mut request = client.get(run.url(path));
             if let Some(key) = key {
@@ -91,6 +85,10 @@ async fn only_the_key_and_the_listed_paths_lead_in() {
             assert_eq!(body["error"]["code"], "invalid_api_key");
         }
     }
+    // Whether it takes requests is no secret; nothing else is said.
+    let health = client.get(run.url("/health")).send().await.expect("answered");
+    assert_eq!(health.status(), 200);
+    assert_eq!(health.text().await.expect("text"), "");
     for path in [
         "/metrics",
         "/tokenize",
@@ -128,7 +126,7 @@ async fn the_guard_says_which_launch_it_is_and_how_it_stands() {
     let mut run = Run::start(Wish::stub(&[("STUB_LOAD_UNTIL", gate.to_str().expect("a path"))]));
     run.agent().until("a port", |told| told.last().port != 0).await;
     let url = run.url(PATH);
-    let ask = || reqwest::Client::new().get(&url);
+    let ask = || slurm_serve::http_client::plain().get(&url);
     assert_eq!(ask().send().await.expect("answered").status(), 401);
     let status = async || {
         let answer = ask().bearer_auth(KEY).send().await.expect("answered");
@@ -147,7 +145,11 @@ async fn the_guard_says_which_launch_it_is_and_how_it_stands() {
         .until("ready", |told| told.has_been(RunnerPhase::Ready))
         .await;
     assert_eq!(status().await, GuardStatus::READY);
-    let posted = reqwest::Client::new().post(&url).bearer_auth(KEY).send().await;
+    let posted = slurm_serve::http_client::plain()
+        .post(&url)
+        .bearer_auth(KEY)
+        .send()
+        .await;
     assert_eq!(posted.expect("answered").status(), 405);
     run.signal(Signal::SIGTERM);
     assert!(run.gone().await.success());
@@ -232,7 +234,7 @@ async fn a_large_body_passes_in_bounded_memory() {
     let before = resident();
     let chunk = bytes::Bytes::from(vec![b' '; MIB]);
     let chunks = futures_util::stream::iter((0..256).map(move |_| Ok::<_, std::io::Error>(chunk.clone())));
-    let answer = reqwest::Client::new()
+    let answer = slurm_serve::http_client::plain()
         .post(run.url("/v1/chat/completions"))
         .bearer_auth(KEY)
         .header("content-type", "application/json")

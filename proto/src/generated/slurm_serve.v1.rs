@@ -2257,6 +2257,9 @@ pub struct LaunchOrder {
     /// The agent's settle time: how long the catalogs may take to let go of a model that ends.
     #[prost(uint32, tag = "17")]
     pub settle_ms: u32,
+    /// Addresses and networks from which the guard asks for no key; empty for a model that is not published.
+    #[prost(string, repeated, tag = "18")]
+    pub peers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Released {}

@@ -14,19 +14,21 @@ pub fn lease(short: bool) -> Duration {
     Duration::from_secs(if short { 4 } else { 10 })
 }
 
-/// The settings of every node.
-pub fn config(gateway: &str, short: bool) -> String {
+/// The settings of a node; `more` are lines for `[agent]`, and tables.
+pub fn config(gateway: &str, short: bool, more: &(String, String)) -> String {
     let waits = if short { SHORT } else { "" };
+    let (agent, tables) = more;
     format!(
         r#"[agent]
-{waits}
+{waits}{agent}
 [gateway]
 listen = "0.0.0.0:8700"
 discover_interval = "5s"
 
 [client]
 gateway = "http://{gateway}:8700"
-"#
+
+{tables}"#
     )
 }
 

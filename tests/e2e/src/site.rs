@@ -22,6 +22,9 @@ pub enum Engine {
     Real,
 }
 
+/// What a node's settings say beyond: lines for `[agent]`, and tables.
+pub type More = fn(&Lab, &Node) -> (String, String);
+
 /// What a site is to be.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -39,6 +42,8 @@ pub struct Options {
     pub short_waits: bool,
     /// The recipes that tests need, or those that the product ships.
     pub shipped_recipes: bool,
+    /// What a node's settings say beyond: lines for `[agent]`, and tables.
+    pub config: Option<More>,
     /// Does it outlive this process?
     pub keep: bool,
 }
@@ -53,6 +58,7 @@ impl Default for Options {
             lines: Vec::new(),
             short_waits: true,
             shipped_recipes: false,
+            config: None,
             keep: false,
         }
     }
@@ -111,8 +117,9 @@ impl Site {
         spec.lines.extend(options.lines.iter().cloned());
         let lab = Lab::up(shape(spec))?;
         // Every node answers to its name everywhere; the gateway is on the login node.
-        let config = settings::config(lab.login().name(), options.short_waits);
         for node in lab.nodes() {
+            let more = options.config.map(|more| more(&lab, node)).unwrap_or_default();
+            let config = settings::config(lab.login().name(), options.short_waits, &more);
             node.install_file("/etc/slurm-serve/config.toml", &config, 0o644)?;
         }
         let site = Self {

@@ -66,10 +66,8 @@ async fn from_gateway(base: &str, agents: &Agents) -> Result<Listing, Failure> {
             format!("gateway {url}: {why}; `sserve list --agents` asks the agents instead"),
         )
     };
-    let client = reqwest::Client::builder()
+    let client = slurm_serve::http_client::builder()
         .timeout(agents.config().client.timeout)
-        // A gateway is inside the cluster; a proxy for the world outside is not meant for it.
-        .no_proxy()
         .build()
         .map_err(|e| unreachable(deepest(&e)))?;
     let answer = client

@@ -1,6 +1,7 @@
 //! `sserve`: see and steer the models that Slurm jobs serve. One file per verb.
 
 mod agent;
+mod catalog;
 mod doctor;
 mod failure;
 mod find;
@@ -58,6 +59,7 @@ enum Verb {
     Health(health::Args),
     Doctor(doctor::Args),
     Selftest(selftest::Args),
+    Catalog(catalog::Args),
     /// For admins: the SPANK plugin as a file
     Plugin(plugin::Args),
 }
@@ -108,6 +110,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Verb::Recipes(args) => recipes::run(args, agents.config(), json).await,
             Verb::Plugin(args) => plugin::run(args, json),
             Verb::Health(args) => health::run(&args, named),
+            Verb::Catalog(args) => catalog::run(args, agents.config(), json).await,
             Verb::Selftest(args) => selftest::run(args, agents, json).await,
             Verb::Doctor(args) => doctor::run(args, named, json).await,
         }

@@ -38,8 +38,14 @@ const FACTS: &[&str] = &["/v1/models", "/health", "/version"];
 /// A name of a model follows; names may hold slashes.
 const ONE_MODEL: &str = "/v1/models/";
 
-/// Decides on `path`, without its query.
-pub fn verdict(method: &Method, path: &str) -> Verdict {
+/// Asked with GET by peers: a Prometheus, and routers that weigh load.
+const OF_PEERS: &[&str] = &["/metrics"];
+
+/// Decides on `path`, without its query, for a peer or for one who has the key.
+pub fn verdict(method: &Method, path: &str, is_peer: bool) -> Verdict {
+    if is_peer && OF_PEERS.contains(&path) {
+        return only(Method::GET, method, "GET");
+    }
     if WORK.contains(&path) {
         return only(Method::POST, method, "POST");
     }
@@ -70,14 +76,30 @@ mod tests {
 
     #[test]
     fn work_is_posted_and_facts_are_got() {
-        assert_eq!(verdict(&Method::POST, "/v1/chat/completions"), Verdict::Pass);
-        assert_eq!(verdict(&Method::GET, "/v1/models"), Verdict::Pass);
-        assert_eq!(verdict(&Method::GET, "/v1/models/ada/tiny-1.0"), Verdict::Pass);
         assert_eq!(
-            verdict(&Method::GET, "/v1/chat/completions"),
+            verdict(&Method::POST, "/v1/chat/completions", false),
+            Verdict::Pass
+        );
+        assert_eq!(verdict(&Method::GET, "/v1/models", false), Verdict::Pass);
+        assert_eq!(
+            verdict(&Method::GET, "/v1/models/ada/tiny-1.0", false),
+            Verdict::Pass
+        );
+        assert_eq!(
+            verdict(&Method::GET, "/v1/chat/completions", false),
             Verdict::NoMethod("POST")
         );
-        assert_eq!(verdict(&Method::DELETE, "/v1/models"), Verdict::NoMethod("GET"));
+        assert_eq!(
+            verdict(&Method::DELETE, "/v1/models", false),
+            Verdict::NoMethod("GET")
+        );
+    }
+
+    #[test]
+    fn a_peer_may_read_metrics_too() {
+        assert_eq!(verdict(&Method::GET, "/metrics", true), Verdict::Pass);
+        assert_eq!(verdict(&Method::POST, "/metrics", true), Verdict::NoMethod("GET"));
+        assert_eq!(verdict(&Method::GET, "/tokenize", true), Verdict::NoPath);
     }
 
     #[test]
@@ -99,8 +121,8 @@ mod tests {
             "/v1/chat/completions/",
             "/V1/models",
         ] {
-            assert_eq!(verdict(&Method::GET, path), Verdict::NoPath, "{path}");
-            assert_eq!(verdict(&Method::POST, path), Verdict::NoPath, "{path}");
+            assert_eq!(verdict(&Method::GET, path, false), Verdict::NoPath, "{path}");
+            assert_eq!(verdict(&Method::POST, path, false), Verdict::NoPath, "{path}");
         }
     }
 }

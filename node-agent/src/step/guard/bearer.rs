@@ -2,8 +2,11 @@
 
 use std::hint::black_box;
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue};
+
+/// Headers that are looked at.
+const MOST: usize = 2;
 
 /// The key. It has no `Debug`, so that it can't reach a log by accident.
 pub struct Key(Vec<u8>);
@@ -13,12 +16,18 @@ impl Key {
         Self(key.as_bytes().to_vec())
     }
 
-    /// Whether `headers` carry `Authorization: Bearer KEY`, exactly once. An empty key admits nobody.
+    /// Whether `headers` carry `Authorization: Bearer KEY`. An empty key admits nobody.
+    ///
+    /// sglang-router adds its worker's key to its client's header, so one right among two is enough; none of them goes any further.
     pub fn admits(&self, headers: &HeaderMap) -> bool {
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else {
-            return false;
-        };
+        headers
+            .get_all(AUTHORIZATION)
+            .iter()
+            .take(MOST)
+            .any(|value| self.is_in(value))
+    }
+
+    fn is_in(&self, value: &HeaderValue) -> bool {
         let Some((scheme, token)) = value.as_bytes().split_at_checked(7) else {
             return false;
         };
@@ -64,8 +73,9 @@ mod tests {
     }
 
     #[test]
-    fn two_headers_and_an_empty_key_admit_nobody() {
-        assert!(!admits("k3y", &["Bearer k3y", "Bearer k3y"]));
+    fn the_key_beside_another_admits_and_an_empty_key_nobody() {
+        assert!(admits("k3y", &["Bearer other", "Bearer k3y"]));
+        assert!(!admits("k3y", &["Bearer a", "Bearer b", "Bearer k3y"]));
         assert!(!admits("", &["Bearer "]));
     }
 }

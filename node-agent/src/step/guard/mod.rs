@@ -1,7 +1,8 @@
 //! The guard: the one door through which requests reach the engine.
 //!
 //! A streaming reverse proxy on the job's port, in front of the engine's Unix socket. It demands the job's key on every path
-//! (vLLM's own `--api-key` leaves `/metrics`, `/tokenize`, `/pause` … open), lets a fixed list of paths through, counts what is in
+//! (vLLM's own `--api-key` leaves `/metrics`, `/tokenize`, `/pause` … open) but `/health`, where it says no more than whether it takes requests;
+//! proxies that can send no key may be let in by their address (`agent.peers`). It lets a fixed list of paths through, counts what is in
 //! flight, and holds nothing but a few buffers of bounded size for each connection.
 //!
 //! ```text
@@ -34,6 +35,8 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+
+use crate::network::Network;
 
 pub use allow::WORK;
 pub use counts::Counts;
@@ -87,6 +90,8 @@ struct Shared {
     why: Mutex<String>,
     counts: Arc<Counts>,
     key: bearer::Key,
+    /// From these addresses nobody needs it.
+    peers: Vec<Network>,
     /// The public name, for messages.
     model: String,
     /// Which attempt this is, for those who ask.
@@ -109,15 +114,18 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Serves on `listener`, door [`Door::Loading`], for the engine that will listen on `socket`. Must be called in a runtime.
+    /// Serves on `listener`, door [`Door::Loading`], for the engine that will listen on `socket`. Who comes from `peers` needs no key. Must be called
+    /// in a runtime.
     pub fn open(
         listener: TcpListener,
         socket: &Path,
         key: &str,
         model: &str,
         generation: &str,
+        peers: Vec<Network>,
     ) -> std::io::Result<Self> {
         let shared = Shared {
+            peers,
             door: AtomicU8::new(Door::Loading as u8),
             why: Mutex::default(),
             counts: Arc::new(Counts::default()),
@@ -139,6 +147,7 @@ impl Guard {
         why: &str,
     ) -> std::io::Result<Self> {
         let shared = Shared {
+            peers: Vec::new(),
             door: AtomicU8::new(Door::Ended as u8),
             why: Mutex::new(why.to_owned()),
             counts: Arc::new(Counts::default()),

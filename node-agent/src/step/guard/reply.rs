@@ -30,6 +30,15 @@ pub fn json(facts: &impl serde::Serialize) -> Reply {
     response
 }
 
+/// 200 or 503, and not a word: whether it takes requests is no secret.
+pub fn health(is_open: bool) -> Reply {
+    let mut response = Response::new(Full::default());
+    if !is_open {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response
+}
+
 fn closing(mut response: Reply) -> Reply {
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -1,6 +1,7 @@
 //! Accepting connections, a bounded number of them, until told to stop.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,12 +38,14 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>, places: usize, st
             () = stop.cancelled() => break,
             accepted = accept(&listener, &places) => accepted,
         };
-        let Some((stream, place)) = accepted else { continue };
+        let Some((stream, from, place)) = accepted else {
+            continue;
+        };
         let (shared, proven) = (shared.clone(), Arc::new(AtomicBool::new(false)));
         let proof = proven.clone();
         let service = service_fn(move |request| {
             let (shared, proof) = (shared.clone(), proof.clone());
-            async move { Ok::<_, Infallible>(pass::answer(shared, &proof, request).await) }
+            async move { Ok::<_, Infallible>(pass::answer(shared, from, &proof, request).await) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -71,13 +74,13 @@ pub async fn serve(listener: TcpListener, shared: Arc<Shared>, places: usize, st
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> Option<(TcpStream, IpAddr, tokio::sync::OwnedSemaphorePermit)> {
     let place = places.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, _)) => {
+        Ok((stream, from)) => {
             // Tokens are small: none waits for an acknowledgement of the one before.
             let _ = stream.set_nodelay(true);
-            Some((stream, place))
+            Some((stream, from.ip(), place))
         }
         Err(error) => {
             // Mostly descriptors running out: others end meanwhile. The connection stays in the kernel's queue.

@@ -1,0 +1,9 @@
+"""Kinds of columns."""
+
+
+class Base64(str):
+    pass
+
+
+class Json(dict):
+    pass
