@@ -94,7 +94,14 @@ async fn the_gateway_follows_an_agent_over_tls() {
     let gateway = slurm_serve::gateway::serve(config, listener, std::future::pending());
     let asking = async {
         loop {
-            let answer = slurm_serve::http_client::plain().get(&list).await.unwrap().text().send().await.unwrap();
+            let answer = slurm_serve::http_client::plain()
+                .get(&list)
+                .send()
+                .await
+                .unwrap()
+                .text()
+                .await
+                .unwrap();
             if answer.contains("\"tiny\"") {
                 return;
             }
