@@ -116,6 +116,8 @@ pub fn of_addresses(listener: TcpListener) -> impl Stream<Item = io::Result<Plac
     let places = Places::new(each());
     accepted(async move || {
         let (stream, from) = listener.accept().await?;
+        // What is said is short, and waited for.
+        let _ = stream.set_nodelay(true);
         Ok((stream, places.admit(Some(from.ip().to_canonical()))))
     })
 }

@@ -99,6 +99,37 @@ async fn one_address_holds_its_share_of_connections_and_no_more() {
     .await;
 }
 
+/// Also once they are open, and whatever they have proven.
+#[tokio::test]
+async fn one_address_holds_so_many_open_connections_and_no_more() {
+    let site = Site::start().await;
+    let client = site.client(READER);
+    // An eighth of the descriptors that there are, as the agent has it, and at most 512.
+    let (descriptors, _) =
+        nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    let share = usize::try_from((descriptors / 8).clamp(16, 512)).unwrap();
+    let mut open = Vec::new();
+    for _ in 0..share {
+        let catalog = site.catalog(&client);
+        if crate::site::list(catalog.clone()).await.is_ok() {
+            open.push(catalog);
+        }
+    }
+    // The site's own first look may still have held one.
+    assert!(open.len() + 1 >= share, "{} of {share}", open.len());
+    assert!(site.list(&client).await.is_err());
+    assert!(
+        crate::site::list(open.pop().unwrap()).await.is_ok(),
+        "what is open is served on"
+    );
+    in_time("room again", async {
+        while site.list(&client).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn whoever_guesses_is_slowed_down_and_whoever_knows_is_not() {
     let site = Site::start().await;

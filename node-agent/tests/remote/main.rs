@@ -7,5 +7,6 @@ mod site;
 mod bad_input;
 mod limits;
 mod page;
+mod program;
 mod proofs;
 mod rotation;

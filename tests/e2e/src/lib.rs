@@ -5,6 +5,7 @@ mod clock;
 mod columns;
 mod compiled;
 pub mod endings;
+pub mod impostor;
 mod job;
 mod said;
 mod settings;

@@ -84,6 +84,14 @@ enum Call {
         node: String,
         credential: Credential,
     },
+    /// Jobs.GetModel over TCP with a credential that was made elsewhere; without a job Catalog.ListModels.
+    Replay {
+        address: String,
+        credential: String,
+        job: Option<u32>,
+    },
+    /// Stands where an agent should, and prints the credentials that its callers send.
+    Impostor { port: u16 },
     /// Jobs.GetModel over TCP, as the product's own client does it.
     TcpGet { address: String, node: String, job: u32 },
     /// Peers.AwaitModel over TCP for `uid` on `asking`, as an agent does it.
@@ -230,6 +238,12 @@ async fn main() -> Result<()> {
             node,
             credential,
         } => tcp(&address, &node, credential).await?,
+        Call::Replay {
+            address,
+            credential,
+            job,
+        } => replay(&address, &credential, job).await?,
+        Call::Impostor { port } => serve_e2e::impostor::serve(port).await?,
         Call::TcpGet { address, node, job } => {
             let channel = AgentChannel::tcp(&node, &address, Duration::from_secs(5))?;
             let answer = JobsClient::new(channel)
@@ -290,6 +304,23 @@ async fn tcp(address: &str, node: &str, kind: Credential) -> Result<()> {
             request.metadata_mut().insert(MUNGE_METADATA, credential.parse()?);
         }
         tell(catalog.list_models(request).await, list);
+    }
+    Ok(())
+}
+
+async fn replay(address: &str, credential: &str, job: Option<u32>) -> Result<()> {
+    let channel = connect(address).await?;
+    let credential: tonic::metadata::MetadataValue<_> = credential.parse()?;
+    if let Some(job_id) = job {
+        let mut request = Request::new(GetModelRequest { job_id });
+        request.metadata_mut().insert(MUNGE_METADATA, credential);
+        tell(JobsClient::new(channel).get_model(request).await, |model| {
+            shown(&model)
+        });
+    } else {
+        let mut request = Request::new(ListModelsRequest::default());
+        request.metadata_mut().insert(MUNGE_METADATA, credential);
+        tell(CatalogClient::new(channel).list_models(request).await, list);
     }
     Ok(())
 }

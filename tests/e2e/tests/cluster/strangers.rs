@@ -23,6 +23,14 @@ pub const TESTS: &[Test] = &[
         "over_tcp_only_a_fresh_credential_for_this_very_call_counts",
         credentials,
     ),
+    (
+        "a_credential_of_another_munge_key_or_of_long_ago_does_not_count",
+        foreign_credentials,
+    ),
+    (
+        "who_stands_where_an_agent_should_is_not_believed_and_reads_no_key",
+        impostor,
+    ),
     ("only_the_agents_of_a_jobs_nodes_are_its_peers", peers),
     ("the_guard_wants_the_jobs_key", guard),
     ("what_is_not_published_is_the_jobs_alone", unpublished),
@@ -407,6 +415,127 @@ fn credentials(site: &Site) -> Result<()> {
     has(&elsewhere, &["UNAUTHENTICATED: ", "another node"])?;
     // That an agent lives is no secret.
     has(&stranger(login, "bob", &["health", &address])?, &["OK Serving"])
+}
+
+/// Made by hand, with munge's own program: by a munged with another key, and one that has expired since.
+fn foreign_credentials(site: &Site) -> Result<()> {
+    let (login, node) = (site.lab.login(), site.node(1));
+    let address = format!("{}:871", node.name());
+    let payload = |nonce: u32| {
+        format!(
+            "/slurm_serve.v1.Catalog/ListModels\n{}\n{nonce:032x}\n",
+            node.name()
+        )
+    };
+    let make = |nonce, more: &[&str]| -> Result<String> {
+        let payload = payload(nonce);
+        let argv = [&["munge", "--restrict-uid=0", "--string", &payload], more].concat();
+        Ok(login.command("bob", argv).run()?.trim().to_owned())
+    };
+    let ask = |credential: &str| stranger(login, "bob", &["replay", &address, credential]);
+    ensure!(ask(&make(1, &[])?)?.starts_with("OK ["), "one like ours counts");
+
+    let realm = "install -d -o munge -m 755 /run/realm && head -c 1024 /dev/urandom > /run/realm/key && \
+                 chown munge /run/realm/key && chmod 400 /run/realm/key";
+    login.command("root", ["sh", "-c", realm]).run()?;
+    let files = [
+        "key-file=key",
+        "socket=socket",
+        "pid-file=pid",
+        "log-file=log",
+        "seed-file=seed",
+    ]
+    .map(|file| {
+        let (option, name) = file.split_once('=').unwrap_or_default();
+        format!("--{option}=/run/realm/{name}")
+    });
+    let mut argv = vec!["/usr/sbin/munged".to_owned(), "--foreground".into()];
+    argv.extend(files);
+    let munged = login.command("munge", argv).spawn("/tmp/realm.log")?;
+    let socket = "--socket=/run/realm/socket";
+    until("the other munged to answer", || Ok(make(2, &[socket]).is_ok()))?;
+    let answer = ask(&make(3, &[socket])?)?;
+    ensure!(answer.lines().count() == 1, "{answer}");
+    has(&answer, &["UNAUTHENTICATED: munge: ", "nvalid credential"])?;
+    munged.kill()?;
+    let rm = "rm -rf /run/realm /tmp/realm.log";
+    login.command("root", ["sh", "-c", rm]).run()?;
+
+    let made = std::time::Instant::now();
+    let short = make(4, &["--ttl=1"])?;
+    until("it to expire", || Ok(made.elapsed() > Duration::from_secs(3)))?;
+    has(&ask(&short)?, &["UNAUTHENTICATED: munge: ", "xpired credential"])
+}
+
+/// A site may give agents a port that any user can have: bob has it while the agent is away, and keeps what alice's client sends.
+fn impostor(site: &Site) -> Result<()> {
+    let job = ready(site)?;
+    let (login, first, second, id) = (site.lab.login(), site.node(1), site.node(2), job.id.to_string());
+    let (_, key) = job.endpoint()?;
+    let (own, log) = (format!("{}:871", first.name()), "/tmp/impostor.log");
+    site.end_agent(first, nix::sys::signal::Signal::SIGTERM)?;
+    let impostor = |port: &str| {
+        let argv = ["/usr/lib/slurm-serve/stranger", "impostor", port];
+        first.command("bob", argv)
+    };
+    let refused = impostor("871").output()?;
+    ensure!(
+        !refused.status.success(),
+        "the port that comes with the product is root's: {refused:?}"
+    );
+
+    let stands = impostor("8871").spawn(log)?;
+    let asks = || {
+        stranger(
+            login,
+            "alice",
+            &["tcp-get", &format!("{}:8871", first.name()), first.name(), &id],
+        )
+    };
+    let mut answer = String::new();
+    until("alice to be answered", || {
+        answer = asks()?;
+        Ok(!answer.contains("refused"))
+    })?;
+    // What it says is not taken for the agent's.
+    has(&answer, &["not proven to come from root"])?;
+    ensure!(!answer.contains("false.example"), "{answer}");
+    let credential = first
+        .read_text(log)?
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    ensure!(credential.starts_with("MUNGE:"), "{credential}");
+    stands.kill()?;
+
+    // It names the node, and so is of no use anywhere else.
+    let replay = |address: &str| stranger(second, "bob", &["replay", address, &credential, &id]);
+    let elsewhere = replay(&format!("{}:871", second.name()))?;
+    has(&elsewhere, &["UNAUTHENTICATED: ", "another node"])?;
+    // On its own node it counts, once, as the call that alice meant: bob sees what she would, but her key is sealed for her.
+    site.start_agent(first)?;
+    job.wait_model("ready")?;
+    let answer = replay(&own)?;
+    has(&answer, &["OK ", "\"key\":\"MUNGE:"])?;
+    ensure!(!answer.contains(&key), "the key came in clear text");
+    let sealed = answer
+        .split("\"key\":\"")
+        .nth(1)
+        .and_then(|rest| rest.split('"').next());
+    let open = |user: &str| {
+        let open = second.command(user, ["sh", "-c", "printf %s \"$SEALED\" | unmunge"]);
+        open.env("SEALED", sealed.unwrap_or_default()).output()
+    };
+    let bobs = open("bob")?;
+    ensure!(!bobs.status.success(), "bob opens it: {bobs:?}");
+    ensure!(
+        !String::from_utf8_lossy(&bobs.stdout).contains(&key),
+        "bob reads it"
+    );
+    has(&String::from_utf8_lossy(&open("alice")?.stdout), &[&key])?;
+    has(&replay(&own)?, &["UNAUTHENTICATED: ", "eplay"])?;
+    first.command("root", ["rm", log]).run().map(drop)
 }
 
 fn guard(site: &Site) -> Result<()> {
