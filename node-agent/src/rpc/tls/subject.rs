@@ -84,3 +84,38 @@ fn text(value: &Any) -> Option<String> {
         .or_else(|_| teletex())
         .ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate(dns: &[&str], common_name: &str) -> Subject {
+        let names: Vec<String> = dns.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = rcgen::CertificateParams::new(names).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, common_name);
+        params.not_after = rcgen::date_time_ymd(2031, 5, 6);
+        let key = rcgen::KeyPair::generate().unwrap();
+        Subject::of(params.self_signed(&key).unwrap().der()).unwrap()
+    }
+
+    #[test]
+    fn a_certificate_is_known_by_its_dns_names_and_its_common_name() {
+        let subject = certificate(&["a.example", "b.example"], "Gateway É");
+        assert_eq!(subject.names, ["a.example", "b.example", "Gateway É"]);
+        assert_eq!(subject.expires, Duration::from_secs(1_935_792_000));
+        let listed =
+            |names: &[&str]| subject.is_one_of(&names.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>());
+        assert!(listed(&["x", "B.Example"]) && listed(&["*"]));
+        assert!(!listed(&[]) && !listed(&["example", "c.example", ""]));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_an_error_and_a_nameless_one_is_nobody() {
+        assert!(Subject::of(b"nothing").is_err());
+        let nobody = certificate(&[], "");
+        assert!(!nobody.is_one_of(&["a.example".into()]));
+    }
+}

@@ -166,4 +166,15 @@ mod tests {
         assert!(none.find(&hash(ONE.as_bytes())).is_none());
         assert!(!format!("{:?}", Tokens::parse(&format!("{ONE} a read")).unwrap()).contains(ONE));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_and_never_shown(text in "\\PC*", line in "[ -~\n#]{0,200}") {
+            for text in [text, line] {
+                if let Err(why) = Tokens::parse(&text) {
+                    proptest::prop_assert!(why.lines().count() == 1 && why.starts_with("line "), "{why}");
+                }
+            }
+        }
+    }
 }
