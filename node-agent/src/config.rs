@@ -205,6 +205,8 @@ pub struct Principals {
 pub struct Gateway {
     pub listen: String,
     pub key_file: PathBuf,
+    pub access_log: bool,
+    pub open_metrics: bool,
     pub state_dir: PathBuf,
     pub agents: Vec<String>,
     pub agent_port: u16,
@@ -219,6 +221,8 @@ impl Default for Gateway {
         Self {
             listen: "127.0.0.1:8700".into(),
             key_file: PathBuf::new(),
+            access_log: true,
+            open_metrics: false,
             state_dir: "/var/lib/slurm-serve-gateway".into(),
             agents: Vec::new(),
             agent_port: 871,

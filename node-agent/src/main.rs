@@ -58,7 +58,8 @@ fn resident(cli: Cli) -> anyhow::Result<()> {
         return Ok(());
     }
     let path = cli.config.clone().unwrap_or_else(|| config::DEFAULT_PATH.into());
-    let config = Config::load(&path, cli.config.is_some())?;
+    let named = cli.config.is_some();
+    let config = Config::load(&path, named)?;
     if let Command::Agent(agent::AgentArgs {
         check_config: true, ..
     }) = &cli.command
@@ -76,7 +77,10 @@ fn resident(cli: Cli) -> anyhow::Result<()> {
     runtime.block_on(async {
         match cli.command {
             Command::Agent(_) => agent::run(config).await,
-            Command::Gateway(args) => gateway::run(config, args).await,
+            Command::Gateway(args) => {
+                let again = move || Config::load(&path, named).map_err(|e| e.to_string());
+                gateway::run(config, args, again).await
+            }
             Command::SelftestEngine(args) => selftest::run_engine(args).await,
             Command::SelftestClient(args) => selftest::run_client(args).await,
             Command::Step(_) => Ok(()),

@@ -112,8 +112,18 @@ impl Watchers {
         }
     }
 
+    /// Watches these for ever, or, if there are none, Slurm's nodes.
+    pub async fn follow(&mut self, agents: &Agents) {
+        if agents.is_empty() {
+            self.follow_slurm().await;
+        } else {
+            self.set(agents);
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// Asks Slurm for its nodes for ever. While it does not answer, those known stay.
-    pub async fn follow_slurm(mut self) {
+    async fn follow_slurm(&mut self) {
         let slurm = Slurm::new(&self.config.agent);
         let (mut known, mut failing) = (false, false);
         loop {

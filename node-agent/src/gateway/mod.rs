@@ -14,10 +14,13 @@ mod body;
 mod discover;
 mod errors;
 mod keys;
+mod metrics;
 mod model_name;
 mod models;
+mod page;
 mod proxy;
 mod push;
+mod record;
 mod registry;
 mod renew;
 mod replica;
@@ -38,7 +41,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use crate::catalog::push::{Books, Kept, Push, cluster};
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::slurm::Slurm;
 
 /// `slurm-serve gateway`
@@ -57,10 +60,46 @@ struct Gateway {
     registry: Shared,
     /// Told of each change, for what must be dropped later.
     changed: Notify,
-    keys: Option<keys::KeyFile>,
+    /// What may change while it runs.
+    changing: RwLock<Changing>,
+    metrics: metrics::Metrics,
     upstream: upstream::Upstream,
     bodies: body::Budget,
     catalogs: push::Catalogs,
+}
+
+/// What a reload changes.
+struct Changing {
+    settings: Arc<config::Gateway>,
+    keys: Option<Arc<keys::KeyFile>>,
+}
+
+impl Changing {
+    /// The error is one line.
+    fn open(settings: &config::Gateway) -> Result<Self, String> {
+        let keys = match settings.key_file.as_path() {
+            file if file == Path::new("") => None,
+            file => Some(Arc::new(keys::KeyFile::open(file)?)),
+        };
+        Ok(Self {
+            settings: Arc::new(settings.clone()),
+            keys,
+        })
+    }
+}
+
+impl Gateway {
+    fn settings(&self) -> Arc<config::Gateway> {
+        self.changing().settings.clone()
+    }
+
+    fn keys(&self) -> Option<Arc<keys::KeyFile>> {
+        self.changing().keys.clone()
+    }
+
+    fn changing(&self) -> RwLockReadGuard<'_, Changing> {
+        self.changing.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The registry behind its lock, which is never held across a wait.
@@ -77,14 +116,27 @@ impl Shared {
     }
 }
 
-/// Runs the gateway until SIGTERM or SIGINT; requests in flight are finished first, for a bounded time.
-pub async fn run(mut config: Config, args: GatewayArgs) -> anyhow::Result<()> {
-    if let Some(listen) = args.listen {
-        config.gateway.listen = listen;
-    }
-    if !args.agents.is_empty() {
-        config.gateway.agents = args.agents;
-    }
+/// Runs the gateway until SIGTERM or SIGINT; requests in flight are finished first, for a bounded time. SIGHUP has it read its settings again, by
+/// `again`.
+pub async fn run(
+    mut config: Config,
+    args: GatewayArgs,
+    again: impl Fn() -> Result<Config, String> + Send + 'static,
+) -> anyhow::Result<()> {
+    args.apply(&mut config);
+    let (reloaded, news) = tokio::sync::watch::channel(config.clone());
+    let mut hangup = signal(SignalKind::hangup()).context("SIGHUP cannot be waited for")?;
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            match again() {
+                Ok(mut config) => {
+                    args.apply(&mut config);
+                    reloaded.send_replace(config);
+                }
+                Err(why) => tracing::error!("reload: {why}; everything stays as it was"),
+            }
+        }
+    });
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM cannot be waited for")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT cannot be waited for")?;
     let listen = &config.gateway.listen;
@@ -92,7 +144,7 @@ pub async fn run(mut config: Config, args: GatewayArgs) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("gateway.listen: {listen} cannot be listened on"))?;
     crate::service_manager::ready();
-    serve(config, listener, async move {
+    serve(news, listener, async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
@@ -101,58 +153,112 @@ pub async fn run(mut config: Config, args: GatewayArgs) -> anyhow::Result<()> {
     .await
 }
 
-/// Serves on `listener` until `stop`.
+impl GatewayArgs {
+    fn apply(&self, config: &mut Config) {
+        if let Some(listen) = &self.listen {
+            config.gateway.listen.clone_from(listen);
+        }
+        if !self.agents.is_empty() {
+            config.gateway.agents.clone_from(&self.agents);
+        }
+    }
+}
+
+/// Serves on `listener` until `stop`, by the settings that `news` has, and what of later ones can change meanwhile.
 pub async fn serve(
-    config: Config,
+    mut news: tokio::sync::watch::Receiver<Config>,
     listener: TcpListener,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let agents = discover::parse(&config.gateway.agents).map_err(anyhow::Error::msg)?;
-    let keys = match config.gateway.key_file.as_path() {
-        file if file == Path::new("") => None,
-        file => Some(keys::KeyFile::open(file).map_err(anyhow::Error::msg)?),
-    };
+    let config = news.borrow_and_update().clone();
+    discover::parse(&config.gateway.agents).map_err(anyhow::Error::msg)?;
+    let changing = Changing::open(&config.gateway).map_err(anyhow::Error::msg)?;
     let books = Arc::new(Books::new(Slurm::new(&config.agent), config.gateway.agent_port));
     let catalogs = Push::start(&config.catalogs, Kept::Gateway, &config.gateway.state_dir, books);
     let catalogs = catalogs.map_err(anyhow::Error::msg)?;
     let gateway = Arc::new(Gateway {
         registry: Shared::default(),
         changed: Notify::new(),
-        keys,
+        changing: RwLock::new(changing),
+        metrics: metrics::Metrics::default(),
         upstream: upstream::upstream(config.gateway.connect_timeout),
         bodies: body::Budget::default(),
         catalogs: push::Catalogs::new(catalogs),
     });
     let address = listener.local_addr().context("the listener has no address")?;
     tracing::info!("gateway: http://{address}/v1");
-    if gateway.keys.is_none() && !address.ip().is_loopback() {
+    if gateway.keys().is_none() && !address.ip().is_loopback() {
         tracing::warn!(
             "gateway: whoever reaches {address} may use every model; gateway.key_file asks for a key"
         );
     }
     let (cluster_name, slurm) = (config.agent.cluster_name.clone(), Slurm::new(&config.agent));
+    let reloading = gateway.clone();
     let naming = async {
         if !gateway.catalogs.is_idle() {
             gateway.catalogs.know(&cluster(&cluster_name, &slurm).await);
         }
         std::future::pending::<()>().await;
     };
-    let mut watchers = discover::Watchers::new(gateway.clone(), config);
+    let mut watchers = discover::Watchers::new(gateway.clone(), config.clone());
     let serving = server::serve(listener, server::routes(gateway.clone()), stop);
     let watching = async move {
-        if agents.is_empty() {
-            watchers.follow_slurm().await;
-        } else {
-            watchers.set(&agents);
-            std::future::pending::<()>().await;
+        let mut agents = discover::parse(&config.gateway.agents).unwrap_or_default();
+        let mut config = config;
+        loop {
+            tokio::select! {
+                () = watchers.follow(&agents) => {}
+                next = next(&mut news) => match reload(&reloading, &config, &next) {
+                    Ok(now) => (agents, config) = (now, next),
+                    Err(why) => tracing::error!("reload: {why}; everything stays as it was"),
+                }
+            }
         }
     };
     tokio::select! {
         () = serving => Ok(()),
         () = naming => Ok(()),
-        () = watching => anyhow::bail!("the watching of agents ended; this is a fault of slurm-serve"),
+        () = watching => Ok(()),
         () = forget(&gateway) => anyhow::bail!("the keeping of leases ended; this is a fault of slurm-serve"),
     }
+}
+
+async fn next(news: &mut tokio::sync::watch::Receiver<Config>) -> Config {
+    if news.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    news.borrow_and_update().clone()
+}
+
+/// Takes over what can change while requests go by; the agents to watch from now on. The error is one line, and nothing has changed.
+fn reload(gateway: &Gateway, before: &Config, after: &Config) -> Result<discover::Agents, String> {
+    let agents = discover::parse(&after.gateway.agents)?;
+    let changing = Changing::open(&after.gateway)?;
+    *gateway.changing.write().unwrap_or_else(PoisonError::into_inner) = changing;
+    let (old, new) = (&before.gateway, &after.gateway);
+    for (name, differs) in [
+        ("gateway.listen", old.listen != new.listen),
+        ("gateway.open_metrics", old.open_metrics != new.open_metrics),
+        ("gateway.state_dir", old.state_dir != new.state_dir),
+        ("gateway.agent_port", old.agent_port != new.agent_port),
+        (
+            "gateway.discover_interval",
+            old.discover_interval != new.discover_interval,
+        ),
+        (
+            "gateway.connect_timeout",
+            old.connect_timeout != new.connect_timeout,
+        ),
+        ("catalogs", before.catalogs != after.catalogs),
+        ("client", before.client != after.client),
+        ("agent", before.agent != after.agent),
+    ] {
+        if differs {
+            tracing::warn!("reload: {name} has changed, which needs a restart of the gateway");
+        }
+    }
+    tracing::info!("reload: done");
+    Ok(agents)
 }
 
 /// Drops what may be believed no longer, when its time has come.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, RETRY_AFTER};
 use http::request::Parts;
@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use super::Gateway;
 use super::errors::ApiError;
 use super::model_name;
+use super::record::Record;
 use super::registry::Now;
 use super::replica::Flight;
 use super::router::{self, Refusal};
@@ -24,22 +25,23 @@ pub use crate::step::guard::WORK as PATHS;
 /// Replicas tried for one request.
 const TRIES: usize = 3;
 
-/// How long a replica that could not be reached is the last choice.
-const SHUN_MS: i64 = 2000;
-
 /// Who answered: who owns that replica can read the prompts sent to it.
 const OWNER: HeaderName = HeaderName::from_static("x-slurm-serve-owner");
 const NODE: HeaderName = HeaderName::from_static("x-slurm-serve-node");
 const JOB: HeaderName = HeaderName::from_static("x-slurm-serve-job");
 
 /// Handler of all [`PATHS`].
-pub async fn pass_on(State(gateway): State<Arc<Gateway>>, request: Request) -> Response {
-    try_pass_on(&gateway, request)
+pub async fn pass_on(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(record): Extension<Arc<Record>>,
+    request: Request,
+) -> Response {
+    try_pass_on(&gateway, &record, request)
         .await
         .unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn try_pass_on(gateway: &Gateway, request: Request) -> Result<Response, ApiError> {
+async fn try_pass_on(gateway: &Gateway, record: &Record, request: Request) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
     let announced = parts
         .headers
@@ -55,6 +57,7 @@ async fn try_pass_on(gateway: &Gateway, request: Request) -> Result<Response, Ap
             Ok(flight) => flight,
             Err(refusal) => return Err(last.unwrap_or_else(|| ApiError::refused(&model, refusal))),
         };
+        record.try_replica(&flight.replica);
         let request = address(&parts, &mut flight, held.bytes.clone())?;
         let failure = match gateway.upstream.request(request).await {
             Ok(answer) if is_refusal(&answer) => {
@@ -65,19 +68,30 @@ async fn try_pass_on(gateway: &Gateway, request: Request) -> Result<Response, Ap
             Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
                 return Err(no_entry(&model, &flight));
             }
-            Ok(answer) => return Ok(stream_back(answer, flight)),
+            Ok(answer) => {
+                flight.replica.load.answered();
+                return Ok(stream_back(answer, flight));
+            }
             Err(e) if e.is_connect() => {
-                flight.replica.load.shun(Now::read().unix_ms + SHUN_MS);
+                failed(gateway, &flight);
                 unreachable(&model, &flight, &e)
             }
             // The request may have been worked on: to send it again is not ours to decide.
-            Err(e) => return Err(broke_off(&model, &flight, &e)),
+            Err(e) => {
+                failed(gateway, &flight);
+                return Err(broke_off(&model, &flight, &e));
+            }
         };
         tracing::debug!("{}; trying another replica", failure.message);
         tried.push(flight.replica.model.generation.clone());
         last = Some(failure);
     }
     Err(last.unwrap_or_else(|| ApiError::refused(&model, Refusal::Exhausted)))
+}
+
+fn failed(gateway: &Gateway, flight: &Flight) {
+    flight.replica.load.failed(Now::read().unix_ms);
+    gateway.metrics.failed();
 }
 
 /// The client's request, addressed to the replica chosen for it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::registry::{Now, Registry};
 use super::replica::Replica;
-use crate::catalog::push::{Entry, Push};
+use crate::catalog::push::{Entry, Push, Status};
 
 /// How long a catalog is waited for before an agent is told that its model is out of the catalogs. The agent itself waits for its own
 /// `settle_timeout` at most.
@@ -31,6 +31,11 @@ impl Catalogs {
     /// Is there none?
     pub fn is_idle(&self) -> bool {
         self.push.is_idle()
+    }
+
+    /// How each is.
+    pub fn status(&self) -> Vec<Status> {
+        self.push.status()
     }
 
     /// Whose the entries are.

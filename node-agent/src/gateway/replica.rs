@@ -1,6 +1,6 @@
 //! One replica of a model as the gateway knows it, and how much is on its way to it.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,10 @@ use tokio::sync::Notify;
 
 /// From our socket into the hands of a guard: what a request may take on the wire and in the guard's queue.
 const ARRIVAL: Duration = Duration::from_millis(20);
+
+/// How long the circuit of a replica is open after one failure, and at most.
+const OPEN_MS: i64 = 2000;
+const LONGEST_OPEN_MS: i64 = 60_000;
 
 /// A model as an agent announced it, with its key opened, before it is entered into the registry.
 #[derive(Debug, Clone)]
@@ -124,8 +128,9 @@ pub struct Load {
     left: Notify,
     /// When a request was handed to its connection last.
     last_left: Mutex<Option<Instant>>,
-    /// Not to be preferred before this moment, in milliseconds since the epoch: it could not be reached.
-    shunned_until_ms: AtomicI64,
+    /// Its circuit: failures in a row, and until when it is open, in milliseconds since the epoch.
+    failures: AtomicU32,
+    open_until_ms: AtomicI64,
 }
 
 impl Load {
@@ -156,14 +161,30 @@ impl Load {
         self.last_left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Prefer others until `until_ms`.
-    pub fn shun(&self, until_ms: i64) {
-        self.shunned_until_ms.store(until_ms, Ordering::Relaxed);
+    /// It could not be reached, or broke off: others are preferred for a while, twice as long with each failure in a row.
+    pub fn failed(&self, now_ms: i64) {
+        let before = self.failures.fetch_add(1, Ordering::Relaxed);
+        let open = OPEN_MS.saturating_mul(1 << before.min(16)).min(LONGEST_OPEN_MS);
+        self.open_until_ms.store(now_ms + open, Ordering::Relaxed);
     }
 
-    /// Whether others are to be preferred.
-    pub fn is_shunned(&self, now_ms: i64) -> bool {
-        now_ms < self.shunned_until_ms.load(Ordering::Relaxed)
+    /// It answered.
+    pub fn answered(&self) {
+        self.failures.store(0, Ordering::Relaxed);
+        self.open_until_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether others are to be preferred. One that is alone is asked all the same.
+    pub fn is_open(&self, now_ms: i64) -> bool {
+        now_ms < self.open_until_ms.load(Ordering::Relaxed)
+    }
+
+    /// It has been chosen. After failures one request tries it; the rest waits for how that goes.
+    pub fn chosen(&self, now_ms: i64) {
+        if self.failures.load(Ordering::Relaxed) > 0 {
+            let until = self.open_until_ms.load(Ordering::Relaxed).max(now_ms + OPEN_MS);
+            self.open_until_ms.store(until, Ordering::Relaxed);
+        }
     }
 }
 
@@ -248,6 +269,21 @@ mod tests {
         for bad in ["", "/v1", "https://a:1/v1", "http://", "unix:/x"] {
             assert!(guard_of(bad).is_none(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_circuit_opens_for_longer_with_each_failure_and_closes_with_an_answer() {
+        let load = Load::default();
+        load.failed(0);
+        assert!(load.is_open(1999) && !load.is_open(2000));
+        load.chosen(2000);
+        assert!(load.is_open(2001), "one tries it, the rest waits");
+        load.failed(2500);
+        assert!(load.is_open(6499) && !load.is_open(6500));
+        (0..40).for_each(|_| load.failed(10_000));
+        assert!(load.is_open(69_999) && !load.is_open(70_000));
+        load.answered();
+        assert!(!load.is_open(10_001));
     }
 
     #[tokio::test]

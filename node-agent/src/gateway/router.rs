@@ -65,7 +65,7 @@ pub fn pick(registry: &Registry, name: &str, tried: &[String], now: Now) -> Resu
     let meant = meant_by(registry, name);
     let ready = meant.iter().filter(|replica| replica.takes_requests(now.unix_ms));
     let (mut best, mut equals, mut any) = (None::<&Arc<Replica>>, 0_u32, false);
-    let rank = |replica: &Replica| (replica.load.is_shunned(now.unix_ms), replica.load.in_flight());
+    let rank = |replica: &Replica| (replica.load.is_open(now.unix_ms), replica.load.in_flight());
     for replica in ready {
         any = true;
         if tried.contains(&replica.model.generation) {
@@ -84,7 +84,10 @@ pub fn pick(registry: &Registry, name: &str, tried: &[String], now: Now) -> Resu
         }
     }
     match best {
-        Some(replica) => Ok(Flight::start(replica.clone())),
+        Some(replica) => {
+            replica.load.chosen(now.unix_ms);
+            Ok(Flight::start(replica.clone()))
+        }
         None if any => Err(Refusal::Exhausted),
         None => Err(explain(registry, name, &meant, now)),
     }

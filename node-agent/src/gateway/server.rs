@@ -18,13 +18,18 @@ use tokio::net::TcpListener;
 use tonic::codegen::Service;
 
 use super::errors::ApiError;
-use super::{Gateway, models, proxy};
+use super::record::Record;
+use super::registry::Now;
+use super::{Gateway, models, page, proxy, record};
 
 /// How long a client may take to send a request's head, and an idle connection is kept.
 const HEADERS: Duration = Duration::from_secs(60);
 
 /// How long requests in flight may take once the gateway is to end.
 const DRAIN: Duration = Duration::from_secs(30);
+
+/// Where metrics are.
+const METRICS: &str = "/metrics";
 
 /// Pause after a connection could not be accepted (no file descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -38,19 +43,43 @@ pub fn routes(gateway: Arc<Gateway>) -> Router {
     for path in proxy::PATHS {
         guarded = guarded.route(path, post(proxy::pass_on));
     }
+    let metrics = match gateway.settings().open_metrics {
+        true => Router::new().route(METRICS, get(metrics)),
+        false => {
+            guarded = guarded.route(METRICS, get(metrics));
+            Router::new()
+        }
+    };
     guarded
         .fallback(no_such_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(gateway.clone(), admit))
+        .layer(middleware::from_fn_with_state(gateway.clone(), record::note))
+        .merge(metrics)
+        .route("/", get(page::page))
         .route("/health", get(models::health))
         .with_state(gateway)
 }
 
 async fn admit(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
-    match gateway.keys.as_ref().map(|keys| keys.admit(request.headers())) {
-        Some(Err(error)) => error.into_response(),
-        _ => next.run(request).await,
+    match gateway.keys().map(|keys| keys.admit(request.headers())) {
+        Some(Err(error)) => return error.into_response(),
+        Some(Ok(permit)) => {
+            if let Some(record) = request.extensions().get::<Arc<Record>>() {
+                record.let_in(permit);
+            }
+        }
+        None => {}
     }
+    next.run(request).await
+}
+
+async fn metrics(State(gateway): State<Arc<Gateway>>) -> Response {
+    let text = gateway
+        .metrics
+        .text(&gateway.registry.read(), &gateway.catalogs.status(), Now::read());
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(http::header::CONTENT_TYPE, kind)], text).into_response()
 }
 
 async fn no_such_path(uri: Uri) -> ApiError {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use slurm_serve::config::Config;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::fake_agent::FakeAgent;
@@ -40,6 +40,8 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 pub struct Gateway {
     pub address: SocketAddr,
     pub client: reqwest::Client,
+    /// What a reload would find.
+    pub settings: watch::Sender<Config>,
     stop: Option<oneshot::Sender<()>>,
     serving: JoinHandle<anyhow::Result<()>>,
 }
@@ -53,12 +55,14 @@ impl Gateway {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
-        let serving = tokio::spawn(slurm_serve::gateway::serve(config, listener, async {
+        let (settings, news) = watch::channel(config);
+        let serving = tokio::spawn(slurm_serve::gateway::serve(news, listener, async {
             let _ = stopped.await;
         }));
         Self {
             address,
             client: slurm_serve::http_client::plain(),
+            settings,
             stop: Some(stop),
             serving,
         }

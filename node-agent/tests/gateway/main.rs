@@ -8,6 +8,7 @@ mod harness;
 mod announcing;
 mod errors;
 mod listing;
+mod observed;
 mod passing;
 mod retrying;
 mod with_guard;

@@ -91,7 +91,8 @@ async fn the_gateway_follows_an_agent_over_tls() {
     config.gateway.agents = vec![format!("n1=https://localhost:{}", site.tls_port)];
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let list = format!("http://{}/v1/models", listener.local_addr().unwrap());
-    let gateway = slurm_serve::gateway::serve(config, listener, std::future::pending());
+    let (_settings, news) = tokio::sync::watch::channel(config);
+    let gateway = slurm_serve::gateway::serve(news, listener, std::future::pending());
     let asking = async {
         loop {
             let answer = slurm_serve::http_client::plain()

@@ -49,7 +49,7 @@ fn what_was_tried_is_not_tried_again_and_what_was_unreachable_comes_last() {
         Refusal::Exhausted
     );
     let a = registry.replicas().next().unwrap();
-    a.load.shun(clock.secs(2).unix_ms);
+    a.load.failed(clock.secs(0).unix_ms);
     for _ in 0..20 {
         assert_eq!(
             pick(&registry, "tiny", &[], clock.secs(1))
@@ -60,7 +60,7 @@ fn what_was_tried_is_not_tried_again_and_what_was_unreachable_comes_last() {
             "b"
         );
     }
-    assert!(!a.load.is_shunned(clock.secs(2).unix_ms));
+    assert!(!a.load.is_open(clock.secs(2).unix_ms));
 }
 
 #[test]
