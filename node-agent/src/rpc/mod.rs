@@ -28,6 +28,7 @@ use std::sync::Arc;
 pub use self::caller::{Caller, Roles, Via};
 pub use self::listen::{bind_tcp, serve_tcp, serve_tls, serve_unix};
 pub use self::ports::serve_ports;
+pub use self::tls::expiry as tls_expiry;
 
 use crate::job::Jobs;
 use crate::peers::Peers;

@@ -85,11 +85,17 @@ async fn what_cannot_be_used_at_the_start_is_said_and_nothing_is_served() {
         rpc::serve_tls(rooms, listener, &config.agent.tls, &config.access, ended).await
     };
     assert!(serve().await.is_ok());
+    assert!(rpc::tls_expiry(&site.config.agent.tls, &site.config.access).is_ok());
     open("server.key");
     let error = format!("{:#}", serve().await.unwrap_err());
     assert!(
         error.contains("agent.tls.key") && error.contains("chmod 0600"),
         "{error}"
+    );
+    let seen = rpc::tls_expiry(&site.config.agent.tls, &site.config.access);
+    assert!(
+        seen.unwrap_err().contains("agent.tls.key"),
+        "and so does `sserve doctor`"
     );
     open("tokens");
     let error = format!("{:#}", serve().await.unwrap_err());

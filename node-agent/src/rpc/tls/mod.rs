@@ -8,4 +8,5 @@ mod tokens;
 
 pub(super) use self::accept::connections;
 pub(super) use self::gate::TlsGate;
+pub use self::server::expiry;
 pub(super) use self::server::server;

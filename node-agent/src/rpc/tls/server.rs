@@ -2,13 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ServerConfig, crypto};
 
-use crate::config::Tls;
+use super::subject::Subject;
+use super::tokens::Tokens;
+use crate::config::{Access, Tls};
 use crate::pem;
 use crate::private_file::Followed;
+
+const CERT: &str = "agent.tls.cert";
 
 /// rustls's settings for `tls`, as its files say.
 pub fn server(tls: &Tls) -> Result<Followed<ServerConfig>, String> {
@@ -21,8 +26,17 @@ pub fn server(tls: &Tls) -> Result<Followed<ServerConfig>, String> {
     Followed::new(&named, move || make(&tls))
 }
 
+/// Reads all that the port with TLS is made of, as the agent would. When our certificate expires, since the epoch.
+pub fn expiry(tls: &Tls, access: &Access) -> Result<Duration, String> {
+    make(tls)?;
+    Tokens::read(&access.token_file)?;
+    let chain = pem::certificates(CERT, &tls.cert)?;
+    let own = chain.first().ok_or("no certificate")?;
+    Subject::of(own).map(|subject| subject.expires)
+}
+
 fn make(tls: &Tls) -> Result<ServerConfig, String> {
-    let chain = pem::certificates("agent.tls.cert", &tls.cert)?;
+    let chain = pem::certificates(CERT, &tls.cert)?;
     let key = pem::key("agent.tls.key", &tls.key)?;
     let provider = Arc::new(crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())

@@ -9,6 +9,7 @@ mod plugin;
 mod ports;
 mod recipes;
 mod slurm;
+mod tls;
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ use crate::out;
 
 /// For admins: this node's set-up, each piece with what was seen and what to do
 ///
-/// Looks at settings, plugin, running slurmd, agent, munge, slurm.conf, recipes, GPUs, ports, clock and disks; changes nothing. As root it
+/// Looks at settings, plugin, running slurmd, agent, TLS, munge, slurm.conf, recipes, GPUs, ports, clock and disks; changes nothing. As root it
 /// sees all; what a user may not see is SKIP, and says so. On a login node it leaves out what only a compute node has.
 ///
 ///   OK    as it should be
@@ -53,6 +54,7 @@ pub async fn run(args: Args, named: Option<&Path>, json: bool) -> Result<(), Fai
     let host = Host::look(named, &mut found).await;
     plugin::look(&host, &mut found);
     agent::look(&host, &mut found).await;
+    tls::look(&host, &mut found);
     machine::munge(&mut found).await;
     slurm::look(&host, &mut found);
     recipes::look(&host, &mut found);
