@@ -63,7 +63,9 @@ pub fn connections(
                 match handshake(acceptor, placed, from, place).await {
                     Ok(secured) => Some(Ok(secured)),
                     Err(why) => {
-                        refusals.tell(from.map(|from| from.ip()), &why);
+                        if let Some(why) = why {
+                            refusals.tell(from.map(|from| from.ip()), &why);
+                        }
                         None
                     }
                 }
@@ -73,16 +75,21 @@ pub fn connections(
     done.filter_map(std::future::ready)
 }
 
+/// The error is for the log; none if nothing is worth a line.
 async fn handshake(
     acceptor: TlsAcceptor,
     placed: Placed<TcpStream, IpAddr>,
     address: Option<SocketAddr>,
     _place: Option<Place<IpAddr>>,
-) -> Result<Secured, String> {
+) -> Result<Secured, Option<String>> {
     let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(placed))
         .await
         .map_err(|_| format!("no TLS handshake within {} s", HANDSHAKE.as_secs()))?
-        .map_err(|e| format!("no TLS handshake: {e}"))?;
+        .map_err(|e| match e.kind() {
+            // Whoever only looks whether the port is open, as load balancers do every few seconds.
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => None,
+            _ => Some(format!("no TLS handshake: {e}")),
+        })?;
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let subject = shown
         .map(|der| Subject::of(der).map(Arc::new))
