@@ -13,6 +13,7 @@ use serde::de::{self, SeqAccess, Visitor};
 use toml::Spanned;
 
 use crate::args;
+use crate::catalog::RawCatalog;
 use crate::env::{check_env_name, check_pass_env};
 use crate::error::{RecipeError, breaks_line, nearest, shown};
 use crate::name::check_name;
@@ -56,6 +57,7 @@ struct RawRecipe {
     aliases: Option<Vec<Spanned<String>>>,
     publish: Option<Spanned<Words>>,
     engine: Option<RawEngine>,
+    catalog: Option<RawCatalog>,
 }
 
 #[derive(Deserialize)]
@@ -74,7 +76,7 @@ enum Words {
 }
 
 /// `94` and `94.5` alike.
-struct Number(f64);
+pub(crate) struct Number(pub(crate) f64);
 
 /// The recipes of a text.
 pub(crate) fn parse(text: &str, origin: &Path) -> Result<Vec<Recipe>, RecipeError> {
@@ -242,6 +244,11 @@ fn check(raw: RawRecipe, default_name: String, at: usize, place: &Place<'_>) -> 
         )?,
         publish: publish(raw.publish, place)?,
         engine: engine(raw.engine, place)?,
+        catalog: raw
+            .catalog
+            .map(|raw| raw.check(place))
+            .transpose()?
+            .unwrap_or_default(),
         aliases,
         env,
         name,
@@ -412,7 +419,7 @@ fn engine(raw: Option<RawEngine>, place: &Place<'_>) -> Result<Engine, RecipeErr
 }
 
 /// Refuses an empty text, a longer one than is meant, and what would break a line.
-fn one_line(key: &str, text: &str, most: usize) -> Result<(), String> {
+pub(crate) fn one_line(key: &str, text: &str, most: usize) -> Result<(), String> {
     if text.is_empty() {
         return Err(format!("{key} is empty; leave it out, or write it"));
     }

@@ -14,6 +14,7 @@
 mod args;
 #[cfg(test)]
 mod args_tests;
+mod catalog;
 mod command;
 mod env;
 mod error;
@@ -35,6 +36,7 @@ mod signs;
 mod version;
 
 pub use args::{check_args, split};
+pub use catalog::CatalogFields;
 pub use command::EngineCall;
 pub use env::{check_env_name, check_pass_env, pattern_matches};
 pub use error::{OptionError, RecipeError};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
+use crate::catalog::CatalogFields;
 use crate::env::pattern_matches;
 use crate::error::RecipeError;
 use crate::file;
@@ -59,6 +60,9 @@ pub struct Recipe {
     pub publish: Publish,
     /// What is started.
     pub engine: Engine,
+    /// What catalogs get to know beyond.
+    #[serde(skip_serializing_if = "is_default")]
+    pub catalog: CatalogFields,
     /// Variables that the engine gets. They win over what the job passes on.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -266,6 +270,10 @@ impl Serialize for Publish {
             Publish::Groups(groups) => groups.serialize(to),
         }
     }
+}
+
+fn is_default(fields: &CatalogFields) -> bool {
+    *fields == CatalogFields::default()
 }
 
 fn as_people_write<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {

@@ -259,6 +259,7 @@ impl Models {
             aliases: plan.aliases.clone(),
             recipe: plan.recipe.name.clone(),
             task: plan.recipe.task.as_str().to_owned(),
+            catalog: plan.catalog_fields(),
             published: plan.published,
             cancel_job_on_failure: plan.cancels_job(),
             internal_port: given.internal,

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use slurm_serve_proto::v1;
 use slurm_serve_recipe::{
-    MAX_ENV_BYTES, MAX_RECIPE_BYTES, OnFailure, RawOptions, Recipe, RecipeSet, ServeOptions, Wait,
-    public_name,
+    CatalogFields, MAX_ENV_BYTES, MAX_RECIPE_BYTES, OnFailure, RawOptions, Recipe, RecipeSet, ServeOptions,
+    Wait, public_name,
 };
 
 /// What will be launched.
@@ -134,6 +134,14 @@ impl Plan {
     /// Does the job wait until it is ready?
     pub fn waits(&self) -> bool {
         self.options.wait == Wait::Ready
+    }
+
+    /// What catalogs get to know beyond: of what stands under the site's own name only, so that nobody puts himself into another's team.
+    pub fn catalog_fields(&self) -> CatalogFields {
+        match self.is_admin_recipe && self.public_name == self.recipe.name {
+            true => self.recipe.catalog.clone(),
+            false => CatalogFields::default(),
+        }
     }
 
     /// Is the job cancelled when the server is lost?

@@ -14,6 +14,7 @@ use slurm_serve_proto::v1;
 
 use super::confine::Held;
 use super::state::Kept;
+use slurm_serve_recipe::CatalogFields;
 
 /// A model that was launched: all an agent must know to take it up again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,6 +42,9 @@ pub struct Launch {
     pub recipe: String,
     /// chat, completion, …
     pub task: String,
+    /// What its recipe says for catalogs, if it stands under the site's own name.
+    #[serde(default)]
+    pub catalog: CatalogFields,
     /// Is it in public catalogs?
     pub published: bool,
     /// Is the job cancelled when its server is lost for good?
@@ -285,6 +289,7 @@ pub(super) mod tests {
             aliases: vec![],
             recipe: "tiny".into(),
             task: "chat".into(),
+            catalog: CatalogFields::default(),
             published: true,
             cancel_job_on_failure: false,
             internal_port: 18200,

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use slurm_serve::catalog::push::{Entry, Fields};
+use slurm_serve::catalog::push::Entry;
+use slurm_serve_recipe::CatalogFields;
 
 use crate::proxy::{Keeper, Proxy, client, home, settings, until};
 use crate::served::serve;
@@ -99,12 +100,12 @@ async fn litellm_is_kept() {
     );
     let first = Entry {
         aliases: vec!["small".into()],
-        fields: Fields {
+        fields: CatalogFields {
             access_groups: vec!["students".into()],
             input_cost_per_token: Some(0.001),
             output_cost_per_token: Some(0.002),
             max_input_tokens: Some(2048),
-            ..Fields::default()
+            ..CatalogFields::default()
         },
         ..one.entry.clone()
     };

@@ -3,8 +3,9 @@
 use axum::Router;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
-use slurm_serve::catalog::push::{Entry, Fields};
+use slurm_serve::catalog::push::Entry;
 use slurm_serve::step::guard::{Door, Guard};
+use slurm_serve_recipe::CatalogFields;
 use tokio::net::{TcpListener, UnixListener};
 
 /// Ends with the test.
@@ -56,7 +57,7 @@ pub async fn serve(name: &str, node: &str, job_id: u32, peers: &[&str]) -> Serve
         task: "chat".into(),
         url: format!("http://{}", guard.address()),
         expires_ms: 0,
-        fields: Fields::default(),
+        fields: CatalogFields::default(),
         generation,
         key,
     };

@@ -20,8 +20,28 @@ pub struct Ending {
     #[prost(int32, optional, tag = "6")]
     pub wait_status: ::core::option::Option<i32>,
 }
+/// What an admin's recipe says for catalogs that bill and that know teams. All optional.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CatalogFields {
+    /// Whose model it is there; empty: everybody's.
+    #[prost(string, tag = "1")]
+    pub team: ::prost::alloc::string::String,
+    /// Who may use it there.
+    #[prost(string, repeated, tag = "2")]
+    pub access_groups: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// In the catalog's currency, from 0.
+    #[prost(double, optional, tag = "3")]
+    pub input_cost_per_token: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "4")]
+    pub output_cost_per_token: ::core::option::Option<f64>,
+    /// In tokens.
+    #[prost(uint32, optional, tag = "5")]
+    pub max_input_tokens: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "6")]
+    pub max_output_tokens: ::core::option::Option<u32>,
+}
 /// One served model: one replica, in one job, on one node.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Model {
     /// The public name: what a client puts into "model". Bare for an admin's recipe, `user/name` else.
     #[prost(string, tag = "1")]
@@ -100,6 +120,9 @@ pub struct Model {
     /// Milliseconds since the epoch when it leaves (or left) the catalog because its job's end is near; 0 = no limit known.
     #[prost(int64, tag = "26")]
     pub retires_ms: i64,
+    /// Only a model under the site's own name has it: no user puts himself into another's team.
+    #[prost(message, optional, tag = "27")]
+    pub catalog: ::core::option::Option<CatalogFields>,
 }
 /// Where a served model is in its life.
 ///
@@ -796,7 +819,7 @@ pub struct AwaitModelRequest {
     #[prost(uint32, tag = "3")]
     pub wait_ms: u32,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AwaitModelResponse {
     #[prost(uint64, tag = "1")]
     pub revision: u64,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use slurm_serve_proto::v1::Model;
+use slurm_serve_recipe::CatalogFields;
 
 /// One replica that takes requests. It has a `Debug` without its key.
 #[derive(Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -32,27 +33,10 @@ pub struct Entry {
     pub expires_ms: i64,
     /// What an admin's recipe says for catalogs.
     #[serde(default)]
-    pub fields: Fields,
+    pub fields: CatalogFields,
     /// For the guard.
     #[serde(skip)]
     pub key: String,
-}
-
-/// What a recipe says for catalogs: of use to those that bill and that know teams.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct Fields {
-    /// Whose model it is there; empty: everybody's.
-    pub team: String,
-    /// Who may use it there.
-    pub access_groups: Vec<String>,
-    /// In the catalog's currency.
-    pub input_cost_per_token: Option<f64>,
-    /// Likewise.
-    pub output_cost_per_token: Option<f64>,
-    /// Longest input.
-    pub max_input_tokens: Option<u64>,
-    /// Longest answer.
-    pub max_output_tokens: Option<u64>,
 }
 
 /// An entry under one of its names.
@@ -82,7 +66,7 @@ impl Entry {
             task: model.task.clone(),
             url,
             expires_ms: model.expires_ms,
-            fields: Fields::default(),
+            fields: fields(model),
             key: key.to_owned(),
         })
     }
@@ -92,6 +76,20 @@ impl Entry {
         self.url
             .split_once("://")
             .map_or(self.url.as_str(), |(_, rest)| rest)
+    }
+}
+
+fn fields(model: &Model) -> CatalogFields {
+    let Some(told) = &model.catalog else {
+        return CatalogFields::default();
+    };
+    CatalogFields {
+        team: told.team.clone(),
+        access_groups: told.access_groups.clone(),
+        input_cost_per_token: told.input_cost_per_token,
+        output_cost_per_token: told.output_cost_per_token,
+        max_input_tokens: told.max_input_tokens,
+        max_output_tokens: told.max_output_tokens,
     }
 }
 

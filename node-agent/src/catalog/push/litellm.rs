@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
+use slurm_serve_recipe::CatalogFields;
 
 use super::Foreign;
 use super::entry::{Entry, Row};
@@ -49,7 +50,7 @@ impl Litellm {
             "slurm_serve_owner": entry.owner,
         });
         if let (Some(params), Some(info)) = (params.as_object_mut(), info.as_object_mut()) {
-            entry.fields.write(params, info);
+            write(&entry.fields, params, info);
         }
         json!({ "model_name": row.name, "litellm_params": params, "model_info": info })
     }
@@ -69,31 +70,29 @@ fn mode(task: &str) -> &str {
 }
 
 /// What of the recipe's is LiteLLM's business.
-impl super::entry::Fields {
-    fn write(&self, params: &mut Map<String, Value>, info: &mut Map<String, Value>) {
-        for (key, cost) in [
-            ("input_cost_per_token", self.input_cost_per_token),
-            ("output_cost_per_token", self.output_cost_per_token),
-        ] {
-            if let Some(cost) = cost {
-                params.insert(key.into(), cost.into());
-                info.insert(key.into(), cost.into());
-            }
+fn write(fields: &CatalogFields, params: &mut Map<String, Value>, info: &mut Map<String, Value>) {
+    for (key, cost) in [
+        ("input_cost_per_token", fields.input_cost_per_token),
+        ("output_cost_per_token", fields.output_cost_per_token),
+    ] {
+        if let Some(cost) = cost {
+            params.insert(key.into(), cost.into());
+            info.insert(key.into(), cost.into());
         }
-        for (key, tokens) in [
-            ("max_input_tokens", self.max_input_tokens),
-            ("max_output_tokens", self.max_output_tokens),
-        ] {
-            if let Some(tokens) = tokens {
-                info.insert(key.into(), tokens.into());
-            }
+    }
+    for (key, tokens) in [
+        ("max_input_tokens", fields.max_input_tokens),
+        ("max_output_tokens", fields.max_output_tokens),
+    ] {
+        if let Some(tokens) = tokens {
+            info.insert(key.into(), tokens.into());
         }
-        if !self.team.is_empty() {
-            info.insert("team_id".into(), self.team.clone().into());
-        }
-        if !self.access_groups.is_empty() {
-            info.insert("access_groups".into(), self.access_groups.clone().into());
-        }
+    }
+    if !fields.team.is_empty() {
+        info.insert("team_id".into(), fields.team.clone().into());
+    }
+    if !fields.access_groups.is_empty() {
+        info.insert("access_groups".into(), fields.access_groups.clone().into());
     }
 }
 

@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 pub use self::books::Books;
-pub use self::entry::{Entry, Fields, Row};
+pub use self::entry::{Entry, Row};
 pub use self::http::Trouble;
 pub use self::keep::{Agreed, World};
 pub use self::of_agent::{cluster, follow};

@@ -2,8 +2,22 @@
 
 use slurm_serve_proto::v1::{self, ModelState};
 
+use slurm_serve_recipe::CatalogFields;
+
 use super::Task;
 use crate::generation;
+
+/// As the wire has it; nothing, if there is nothing to say.
+fn catalog(fields: &CatalogFields) -> Option<v1::CatalogFields> {
+    (*fields != CatalogFields::default()).then(|| v1::CatalogFields {
+        team: fields.team.clone(),
+        access_groups: fields.access_groups.clone(),
+        input_cost_per_token: fields.input_cost_per_token,
+        output_cost_per_token: fields.output_cost_per_token,
+        max_input_tokens: fields.max_input_tokens,
+        max_output_tokens: fields.max_output_tokens,
+    })
+}
 
 impl Task {
     pub(super) fn keep(&self) {
@@ -92,6 +106,7 @@ impl Task {
             max_attempts: self.life.max_attempts,
             last_failure: self.life.last_failure.clone(),
             retires_ms: self.retires_ms(),
+            catalog: catalog(&launch.catalog),
         }
     }
 
