@@ -39,6 +39,15 @@ pub fn up(real: bool) -> Result<Site> {
     let options = Options {
         engine: if real { Engine::Real } else { Engine::Stub },
         nodes: 3,
+        // Proxies outside of the lab reach models by address, and two of them send no key.
+        config: Some(|lab, node| {
+            let agent = format!(
+                "advertise_address = {:?}\npeers = [{:?}]\n",
+                node.address(),
+                lab.login().address()
+            );
+            (agent, String::new())
+        }),
         ..Options::default()
     };
     Site::up_with(&options, |mut spec| {

@@ -9,12 +9,14 @@
 //! | `listed`, `registry` | how soon a ready model is in the gateway's list |
 //! | `gone` | how soon a cancelled model leaves the gateway, and what breaks |
 //! | `guard` | what the guard in front of an engine costs a request |
+//! | `gateway` | the gateway beside other proxies |
 //! | `agent` | what the agent takes from a node |
 //!
 //! Nothing here fails because of a figure: whether a goal is kept stands in the table.
 
 mod agent;
 mod bed;
+mod gateway;
 mod gone;
 mod guard;
 mod http;
@@ -61,6 +63,8 @@ enum Name {
     Gone,
     /// What the guard adds to a request and to a token.
     Guard,
+    /// The gateway beside nginx, smg, sglang-router, vllm-router and LiteLLM.
+    Gateway,
     /// Memory and CPU of the agent, size of the plugin.
     Agent,
 }
@@ -73,6 +77,7 @@ impl Name {
             Self::ListedVllm => listed::measure(site, &Plan::vllm(effort)),
             Self::Gone => gone::measure(site, effort),
             Self::Guard => guard::measure(site, effort),
+            Self::Gateway => gateway::measure(site, effort),
             Self::Agent => agent::measure(site, effort),
         }
     }

@@ -7,6 +7,7 @@ mod compiled;
 pub mod endings;
 pub mod impostor;
 mod job;
+pub mod outside;
 mod said;
 mod settings;
 mod site;

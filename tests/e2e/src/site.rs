@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use serve_lab::{Background, Lab, LabSpec, Node, On, Product, Release, wait_for};
+use serve_lab::{Background, Lab, LabSpec, Node, On, ProcessId, Product, Release, wait_for};
 
 use crate::agents::Agents;
 use crate::job::Job;
@@ -161,6 +161,12 @@ impl Site {
     pub fn signal_gateway(&self, signal: Signal) -> Result<()> {
         let gateway = lock(&self.gateway);
         gateway.as_ref().context("no gateway runs")?.signal(signal)
+    }
+
+    /// Its process.
+    pub fn gateway_process(&self) -> Result<ProcessId> {
+        let gateway = lock(&self.gateway);
+        Ok(gateway.as_ref().context("no gateway runs")?.process())
     }
 
     /// Ends the gateway.

@@ -3,17 +3,14 @@
 //!
 //! They run on this machine, in the login node's network. The agents keep LiteLLM; the gateway keeps the router and a file.
 
-mod outside;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use nix::sys::signal::Signal;
+use serve_e2e::outside::{LITELLM, MASTER, Outside, ROUTER};
 use serve_e2e::{Job, Options, Site, has};
 use serve_lab::{Lab, Node, wait_for};
-
-use crate::outside::{LITELLM, MASTER, Outside, ROUTER};
 
 /// A node's part of the settings. Sweeping is quick, so that it is seen.
 fn config(lab: &Lab, node: &Node) -> (String, String) {

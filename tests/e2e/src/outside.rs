@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use serve_e2e::Site;
 use serve_lab::wait_for;
+
+use crate::site::Site;
 
 /// A proxy that runs until it is dropped.
 pub struct Outside<'a> {
@@ -15,13 +16,20 @@ pub struct Outside<'a> {
     child: Child,
     command: Command,
     health: &'static str,
+    /// Where it listens, at the login node's address.
     pub port: u16,
 }
 
 /// LiteLLM's key, for whoever asks and for whoever registers.
 pub const MASTER: &str = "sk-master";
+/// Where each listens.
 pub const LITELLM: u16 = 4000;
+/// sglang-router.
 pub const ROUTER: u16 = 30000;
+/// smg.
+pub const SMG: u16 = 30010;
+/// vllm-router.
+pub const VLLM_ROUTER: u16 = 30020;
 
 fn home(name: &str) -> Result<PathBuf> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../proxies/install.sh");
@@ -61,11 +69,17 @@ impl<'a> Outside<'a> {
         Ok(this)
     }
 
+    /// LiteLLM with a table of models in `folder`.
     pub fn litellm(site: &'a Site, folder: &Path) -> Result<Self> {
+        Self::litellm_with(site, folder, "model_list: []\n", true)
+    }
+
+    /// LiteLLM with these models of its own; it stores others, or has no table for them.
+    pub fn litellm_with(site: &'a Site, folder: &Path, models: &str, stores: bool) -> Result<Self> {
         let config = folder.join("config.yaml");
         std::fs::write(
             &config,
-            format!("model_list: []\ngeneral_settings:\n  master_key: {MASTER}\n"),
+            format!("{models}general_settings:\n  master_key: {MASTER}\n"),
         )?;
         let program = home("litellm")?.join("bin/uvicorn");
         Self::start(site, &program, "/health/liveliness", LITELLM, |command| {
@@ -77,38 +91,97 @@ impl<'a> Outside<'a> {
                 ])
                 .args(["--port", &LITELLM.to_string()])
                 .current_dir(folder)
-                .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/../proxies"))
-                .env("PRISMA_STAND_IN", folder.join("db.json"))
-                .env("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
-                .env("STORE_MODEL_IN_DB", "True")
-                .env("LITELLM_SALT_KEY", "sk-salt")
                 .env("LITELLM_LOCAL_MODEL_COST_MAP", "True")
                 .env("CONFIG_FILE_PATH", &config);
+            if stores {
+                command
+                    .env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/../proxies"))
+                    .env("PRISMA_STAND_IN", folder.join("db.json"))
+                    .env("DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
+                    .env("STORE_MODEL_IN_DB", "True")
+                    .env("LITELLM_SALT_KEY", "sk-salt");
+            }
         })
     }
 
+    /// sglang-router.
     pub fn router(site: &'a Site) -> Result<Self> {
-        let home = home("sglang-router")?;
+        Self::of_three(site, "sglang-router", "bin/smg", ROUTER)
+    }
+
+    /// smg.
+    pub fn smg(site: &'a Site) -> Result<Self> {
+        Self::of_three(site, "smg", "bin/smg", SMG)
+    }
+
+    /// vllm-router.
+    pub fn vllm_router(site: &'a Site) -> Result<Self> {
+        Self::of_three(site, "vllm-router", "bin/vllm-router", VLLM_ROUTER)
+    }
+
+    fn of_three(site: &'a Site, name: &str, program: &str, port: u16) -> Result<Self> {
+        let home = home(name)?;
         let vocabularies = home.with_file_name("tiktoken");
-        Self::start(site, &home.join("bin/smg"), "/workers", ROUTER, |command| {
+        Self::start(site, &home.join(program), "/workers", port, |command| {
+            if program == "bin/smg" {
+                command.arg("launch");
+            }
             command
                 .args([
-                    "launch",
                     "--enable-igw",
                     "--policy",
                     "round_robin",
                     "--health-check-interval-secs",
                     "2",
                 ])
+                .args(["--host", site.lab.login().address(), "--port", &port.to_string()])
                 .args([
-                    "--host",
-                    site.lab.login().address(),
-                    "--port",
-                    &ROUTER.to_string(),
+                    "--prometheus-host",
+                    "127.0.0.1",
+                    "--prometheus-port",
+                    &(port + 1).to_string(),
                 ])
-                .args(["--prometheus-host", "127.0.0.1", "--prometheus-port", "30001"])
                 .env("TIKTOKEN_ENCODINGS_BASE", vocabularies);
         })
+    }
+
+    /// Has a router know a worker, and waits until it does.
+    pub fn add_worker(&self, url: &str, model: &str, key: &str) -> Result<()> {
+        let body =
+            serde_json::json!({ "url": url, "model_id": model, "api_key": key, "worker_type": "regular" });
+        let (status, said) = self.site.curl(&[
+            "-H",
+            "content-type: application/json",
+            "-d",
+            &body.to_string(),
+            &self.url("/workers"),
+        ])?;
+        ensure!((200..300).contains(&status), "{status} {said}");
+        wait_for(Duration::from_secs(30), "the router to use it", || {
+            Ok((self.chat(model)?.0 == 200).then_some(()))
+        })
+    }
+
+    /// Resident memory of it and of its children, in MiB.
+    pub fn memory(&self) -> Result<f64> {
+        let mut total = 0.0;
+        let mut all = vec![self.child.id()];
+        while let Some(pid) = all.pop() {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+            let kib: f64 = line
+                .and_then(|line| line.split_whitespace().next()?.parse().ok())
+                .unwrap_or(0.0);
+            total += kib / 1024.0;
+            let children =
+                std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+            all.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|pid| pid.parse::<u32>().ok()),
+            );
+        }
+        Ok(total)
     }
 
     fn up(&self) -> Result<()> {
@@ -118,6 +191,7 @@ impl<'a> Outside<'a> {
         })
     }
 
+    /// Kills it and starts it again.
     pub fn restart(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -125,10 +199,12 @@ impl<'a> Outside<'a> {
         self.up()
     }
 
+    /// `http://ADDRESS:PORT` and this path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}:{}{path}", self.site.lab.login().address(), self.port)
     }
 
+    /// Status and body.
     pub fn get(&self, path: &str) -> Result<(u16, String)> {
         self.site
             .curl(&["-H", &format!("Authorization: Bearer {MASTER}"), &self.url(path)])
