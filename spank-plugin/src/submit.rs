@@ -128,7 +128,10 @@ fn step(given: &RawOptions, job: &str, var: impl Fn(&str) -> Option<String>) -> 
 
 fn recipe(model: &str, settings: &Settings, var: impl Fn(&str) -> Option<String>) -> Verdict {
     let readable = Readable::load(&settings.recipes, var("HOME").as_deref());
-    match (readable.admin.get(model), readable.user.get(model)) {
+    match (
+        readable.admin.find(model),
+        readable.user.find(model).filter(|_| !model.contains('/')),
+    ) {
         (Some(_), None) | (None, Some(_)) => return Verdict::Pass(vec![]),
         (Some(admins), Some(_)) => {
             return Verdict::Pass(vec![format!(
@@ -142,6 +145,12 @@ fn recipe(model: &str, settings: &Settings, var: impl Fn(&str) -> Option<String>
         return Verdict::Pass(vec![format!(
             "serve: {model} could not be checked here, the node will: {}: {error}",
             settings.recipes.display()
+        )]);
+    }
+    if model.contains('/') {
+        return Verdict::Refuse(vec![format!(
+            "serve: {model} has no recipe, and this site serves no models without one: `sserve recipes list` shows what there is, and you can \
+             write one of your own"
         )]);
     }
     let mut nearest = readable.admin.nearest(model);

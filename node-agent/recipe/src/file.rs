@@ -137,7 +137,10 @@ fn check(raw: RawRecipe, default_name: String, at: usize, place: &Place<'_>) -> 
             format!("{name} has no source; write a hub id (org/name) or an absolute path"),
         ));
     };
-    check_source(source.get_ref()).map_err(|what| place.fault(source.span().start, what))?;
+    if source.get_ref() != Recipe::ANY {
+        check_source(source.get_ref())
+            .map_err(|what| place.fault(source.span().start, format!("source = {what}")))?;
+    }
 
     let description = match raw.description {
         Some(text) => place.check(text, |t| one_line("description", t, 200))?,
@@ -275,15 +278,15 @@ fn count(
     }
 }
 
-/// A hub id, or an absolute path.
-fn check_source(source: &str) -> Result<(), String> {
-    one_line("source", source, 4096)?;
+/// A hub id, or an absolute path. The error begins with what was given.
+pub(crate) fn check_source(source: &str) -> Result<(), String> {
+    one_line("it", source, 4096).map_err(|what| format!("{}: {what}", shown(source)))?;
     if source.starts_with('/') {
         return Ok(());
     }
     if source.starts_with('~') {
         let what = "begins with ~, which only a shell understands; write the absolute path";
-        return Err(format!("source = {} {what}", shown(source)));
+        return Err(format!("{} {what}", shown(source)));
     }
     // https://huggingface.co/docs/hub/repositories: two parts of letters, digits, '-', '_', '.', at most 96 characters each.
     let part = |p: &str| {
@@ -295,7 +298,7 @@ fn check_source(source: &str) -> Result<(), String> {
     match source.split_once('/') {
         Some((org, name)) if part(org) && part(name) => Ok(()),
         _ => Err(format!(
-            "source = {} is neither a hub id (org/name) nor an absolute path; a relative path would depend on the folder \
+            "{} is neither a hub id (org/name) nor an absolute path; a relative path would depend on the folder \
              of each job",
             shown(source)
         )),

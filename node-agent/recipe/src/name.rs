@@ -59,6 +59,32 @@ pub fn check_name(name: &str) -> Result<(), OptionError> {
     Ok(())
 }
 
+/// The name of a model that has none but its path or hub id: the last part, with a dash for what can't stand in a name.
+pub(crate) fn name_of(source: &str) -> String {
+    let last = source
+        .trim_end_matches('/')
+        .rsplit('/')
+        .next()
+        .unwrap_or_default();
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') {
+            c
+        } else {
+            '-'
+        }
+    };
+    let name: String = last.chars().map(plain).take(MAX_NAME).collect();
+    match name.trim_start_matches(['.', '_', '-']) {
+        "" => "model".into(),
+        name => name.to_owned(),
+    }
+}
+
+/// Is this a path or a hub id, not the name of a recipe?
+pub(crate) fn is_source(asked: &str) -> bool {
+    asked.contains('/')
+}
+
 /// Names that look most like `word`, best first, at most three.
 pub(crate) fn nearest_names<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     nearest(word, names, 3).into_iter().map(str::to_owned).collect()
@@ -101,6 +127,23 @@ mod tests {
                 "admin {admin}, args {args:?}, name {name:?}, may {may}"
             );
         }
+    }
+
+    #[test]
+    fn a_source_has_a_name_that_holds() {
+        for (source, want) in [
+            ("/data/models/Llama-3.1-8B", "Llama-3.1-8B"),
+            ("/data/my model/", "my-model"),
+            ("org/name", "name"),
+            ("/data/_x", "x"),
+            ("/", "model"),
+            ("/ä/ö", "model"),
+        ] {
+            let name = name_of(source);
+            assert_eq!(name, want, "{source}");
+            assert_eq!(check_name(&name), Ok(()), "{source}");
+        }
+        assert_eq!(check_name(&name_of(&format!("/{}", "x".repeat(200)))), Ok(()));
     }
 
     #[test]

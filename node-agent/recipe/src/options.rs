@@ -4,10 +4,11 @@
 
 use crate::args::{self, MAX_ARGS_BYTES};
 use crate::error::{OptionError, breaks_line, nearest, shown};
-use crate::name::{MAX_NAME, check_name};
+use crate::file::check_source;
+use crate::name::{MAX_NAME, check_name, is_source};
 
 /// The longest `--serve-model`, in bytes.
-const MAX_MODEL: usize = 128;
+const MAX_MODEL: usize = 512;
 
 /// The options as they arrived. Empty means not given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -211,7 +212,10 @@ impl ServeOptions {
             }));
         }
         bounded("serve-model", &raw.model, MAX_MODEL)?;
-        check_name(&raw.model).map_err(|e| of("serve-model", &e))?;
+        match is_source(&raw.model) {
+            true => check_source(&raw.model).map_err(|what| of("serve-model", &OptionError::new(what)))?,
+            false => check_name(&raw.model).map_err(|e| of("serve-model", &e))?,
+        }
         bounded("serve-args", &raw.args, MAX_ARGS_BYTES)?;
         let args = args::split(&raw.args).map_err(|e| of("serve-args", &e))?;
         args::check_args(&args).map_err(|e| of("serve-args", &e))?;

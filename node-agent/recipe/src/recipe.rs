@@ -10,6 +10,7 @@ use crate::catalog::CatalogFields;
 use crate::env::pattern_matches;
 use crate::error::RecipeError;
 use crate::file;
+use crate::name::name_of;
 
 /// What a model needs to be served. Made by [`Recipe::parse`] alone, so whatever is in one has been checked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -192,6 +193,27 @@ impl Recipe {
         self.pass_env
             .iter()
             .any(|pattern| pattern_matches(pattern, variable))
+    }
+
+    /// What a template's source is: whatever its user names.
+    pub const ANY: &str = "*";
+
+    /// Whether it stands in for models without a recipe of their own.
+    pub fn is_template(&self) -> bool {
+        self.source == Self::ANY
+    }
+
+    /// This template for a path or hub id: named after its last part, and nobody's to publish under a bare name.
+    pub fn for_source(&self, source: &str) -> Recipe {
+        Recipe {
+            name: name_of(source),
+            source: source.to_owned(),
+            description: String::new(),
+            aliases: Vec::new(),
+            publish: Publish::Nobody,
+            catalog: CatalogFields::default(),
+            ..self.clone()
+        }
     }
 
     /// Whether the source is a path on this machine (else it is a hub id).

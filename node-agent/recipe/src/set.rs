@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::MAX_RECIPE_BYTES;
 use crate::error::RecipeError;
 use crate::file;
-use crate::name::nearest_names;
+use crate::name::{is_source, nearest_names};
 use crate::recipe::Recipe;
 
 /// The most files that are read from one folder: a bound on what a user's folder can cost `sbatch`.
@@ -67,6 +67,13 @@ impl RecipeSet {
 
     /// Adds one recipe. Names and aliases are one space: whichever came first keeps it.
     fn insert(&mut self, recipe: Recipe, origin: &Path, line: Option<usize>) -> Result<(), RecipeError> {
+        if let (true, Some(first)) = (recipe.is_template(), self.template()) {
+            let what = format!(
+                "source = \"*\" is what {} has already; there is one template",
+                first.name
+            );
+            return Err(RecipeError::new(origin, line, what));
+        }
         for name in std::iter::once(&recipe.name).chain(&recipe.aliases) {
             if let Some(holder) = self.get(name) {
                 let other = self
@@ -100,6 +107,20 @@ impl RecipeSet {
             .or_else(|| self.recipes.get(self.aliases.get(name)?))
     }
 
+    /// What `asked` means: a recipe by name or alias; or, for a path or a hub id, the template with that source. A template itself is nobody's
+    /// model.
+    pub fn find(&self, asked: &str) -> Option<Recipe> {
+        if is_source(asked) {
+            return Some(self.template()?.for_source(asked));
+        }
+        self.get(asked).filter(|recipe| !recipe.is_template()).cloned()
+    }
+
+    /// The recipe for models without one.
+    pub fn template(&self) -> Option<&Recipe> {
+        self.recipes.values().find(|recipe| recipe.is_template())
+    }
+
     /// All, by name.
     pub fn iter(&self) -> impl Iterator<Item = &Recipe> {
         self.recipes.values()
@@ -112,10 +133,9 @@ impl RecipeSet {
 
     /// Names and aliases that look most like this one, best first, at most three.
     pub fn nearest(&self, name: &str) -> Vec<String> {
-        nearest_names(
-            name,
-            self.recipes.keys().chain(self.aliases.keys()).map(String::as_str),
-        )
+        let names = self.recipes.values().filter(|recipe| !recipe.is_template());
+        let names = names.map(|recipe| recipe.name.as_str());
+        nearest_names(name, names.chain(self.aliases.keys().map(String::as_str)))
     }
 }
 
@@ -203,6 +223,35 @@ mod tests {
                 broken.display()
             )]
         );
+    }
+
+    #[test]
+    fn a_template_stands_in_for_paths_and_hub_ids_and_is_no_model_itself() {
+        let dir = folder(&[
+            (
+                "any.toml",
+                "source = '*'\ngpus = 2\naliases = []\n[catalog]\nteam = 't'",
+            ),
+            ("other.toml", "source = '*'"),
+            ("tiny.toml", "source = 'o/tiny'"),
+        ]);
+        let (set, errors) = RecipeSet::load(dir.path());
+        assert!(
+            errors.len() == 1 && errors[0].to_string().contains("one template"),
+            "{errors:?}"
+        );
+        let found = set.find("/data/My Model").expect("the template");
+        assert_eq!(
+            (found.name.as_str(), found.source.as_str(), found.gpus),
+            ("My-Model", "/data/My Model", 2)
+        );
+        assert!(!found.publish.allows(&[]) && found.catalog.team.is_empty());
+        assert!(set.find("any").is_none() && !set.nearest("any").contains(&"any".to_owned()));
+        assert_eq!(
+            set.find("tiny").map(|recipe| recipe.source),
+            Some("o/tiny".into())
+        );
+        assert!(RecipeSet::default().find("/data/x").is_none());
     }
 
     #[test]

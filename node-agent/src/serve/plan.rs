@@ -61,8 +61,14 @@ fn admin_recipe(folder: &Path, name: &str) -> Result<Recipe, Refused> {
     for error in &errors {
         tracing::warn!("{error}");
     }
-    if let Some(recipe) = set.get(name) {
-        return Ok(recipe.clone());
+    if let Some(recipe) = set.find(name) {
+        return Ok(recipe);
+    }
+    if name.contains('/') {
+        return Err(Refused(format!(
+            "{name:?} has no recipe, and this site serves no models without one; `sserve recipes list` shows what there is, and you can \
+             write one of your own"
+        )));
     }
     let near = match set.nearest(name).as_slice() {
         [] => "sserve recipes list shows what there is".to_owned(),
@@ -127,7 +133,13 @@ fn own_recipe(text: &str) -> Result<Recipe, Refused> {
             text.len()
         )));
     }
-    Recipe::parse_one(text).map_err(|e| Refused(format!("your recipe: {e}")))
+    let recipe = Recipe::parse_one(text).map_err(|e| Refused(format!("your recipe: {e}")))?;
+    match recipe.is_template() {
+        true => Err(Refused(
+            "your recipe: source = \"*\" is for the site's recipes; name a path or a hub id".into(),
+        )),
+        false => Ok(recipe),
+    }
 }
 
 impl Plan {

@@ -29,7 +29,61 @@ pub const TESTS: &[Test] = &[
         heterogeneous,
     ),
     ("jobs_with_a_gpu_each_share_a_node", a_gpu_each),
+    (
+        "a_path_is_served_by_the_sites_template_and_refused_without_one",
+        without_a_recipe,
+    ),
 ];
+
+/// `--serve-model=/path`, where the site allows it, and where it does not.
+fn without_a_recipe(site: &Site) -> Result<()> {
+    let file = "/etc/slurm-serve/models.d/zz-any.toml";
+    let refused = |line: &str| {
+        has(
+            line,
+            &["/opt/models/My Own", "has no recipe", "sserve recipes list"],
+        )
+    };
+    let argv = [
+        "sbatch",
+        "--parsable",
+        "--serve-model=/opt/models/My Own",
+        "--mem=500",
+    ];
+    let said = site.say("alice", &argv, "#!/bin/sh\ntrue\n", &[])?;
+    ensure!(said.code != 0, "{said:?}");
+    refused(&said.err)?;
+
+    let template = "source = \"*\"\ngpus = 0\nready_timeout = \"30s\"\n\n[engine]\n\
+                    command = [\"/usr/lib/slurm-serve/stub-engine\", \"serve\"]\n";
+    let nodes = || site.lab.nodes();
+    for node in nodes() {
+        node.install_file(file, template, 0o644)?;
+    }
+    let tried = (|| {
+        let job = submit(
+            site,
+            &["--serve-model=/opt/models/My Own"],
+            &format!("#!/bin/sh\necho model $SERVE_MODEL\n{ASK}\n"),
+            &[],
+        )?;
+        let output = completed(&job)?;
+        has(&output, &["model alice/My-Own", "200 on "])?;
+        // A template is no model, and a user's own recipe no template.
+        let said = site.say(
+            "alice",
+            &["sbatch", "--serve-model=zz-any"],
+            "#!/bin/sh\ntrue\n",
+            &[],
+        )?;
+        ensure!(said.code != 0, "{said:?}");
+        has(&said.err, &["there is no model \"zz-any\""])
+    })();
+    for node in nodes() {
+        node.command("root", ["rm", file]).run()?;
+    }
+    tried
+}
 
 /// Prints the answer's status and where it was asked.
 const ASK: &str = r#"curl -sS -o /dev/null -w "%{http_code} on $SLURMD_NODENAME at $SERVE_MODEL_URL\n" -H "Authorization: Bearer $OPENAI_API_KEY" "$OPENAI_BASE_URL/models""#;
