@@ -112,7 +112,7 @@ fn with_defaults(site: &Site, node: &Node) -> Result<Background> {
 }
 
 /// Processor time of all its threads, past ones too, over a while.
-fn percent_of_a_core(pid: i32, over: Duration) -> Result<f64> {
+pub fn percent_of_a_core(pid: i32, over: Duration) -> Result<f64> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid)).context("the agent has no clock")?;
     let used = || -> Result<Duration> { Ok(clock_gettime(clock).context("the agent is gone")?.into()) };
     let (before, start) = (used()?, Instant::now());

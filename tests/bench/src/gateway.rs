@@ -304,7 +304,7 @@ fn streams(site: &Site, arms: &[Arm], pid: i32, effort: Effort) -> Result<Vec<Ro
 }
 
 /// In MiB.
-fn resident(pid: i32) -> Result<f64> {
+pub fn resident(pid: i32) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib: f64 = line

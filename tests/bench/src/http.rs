@@ -65,6 +65,17 @@ impl Connection {
         })
     }
 
+    /// Connects from where we are.
+    pub fn here(address: SocketAddr) -> Result<Self> {
+        let stream = TcpStream::connect_timeout(&address, LIMIT)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        Ok(Self {
+            stream: Box::new(stream),
+            pending: Vec::new(),
+        })
+    }
+
     /// Sends `request` as it is and hands over the answer's body piece by piece as it arrives. Gives the status; an answer that breaks off
     /// is an error.
     pub fn exchange(&mut self, request: &[u8], mut body: impl FnMut(&[u8])) -> Result<u16> {

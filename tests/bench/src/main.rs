@@ -10,12 +10,14 @@
 //! | `gone` | how soon a cancelled model leaves the gateway, and what breaks |
 //! | `guard` | what the guard in front of an engine costs a request |
 //! | `gateway` | the gateway beside other proxies |
+//! | `fan_in` | one gateway and a thousand agents |
 //! | `agent` | what the agent takes from a node |
 //!
 //! Nothing here fails because of a figure: whether a goal is kept stands in the table.
 
 mod agent;
 mod bed;
+mod fan_in;
 mod gateway;
 mod gone;
 mod guard;
@@ -65,6 +67,8 @@ enum Name {
     Guard,
     /// The gateway beside nginx, smg, sglang-router, vllm-router and LiteLLM.
     Gateway,
+    /// One gateway and a thousand agents.
+    FanIn,
     /// Memory and CPU of the agent, size of the plugin.
     Agent,
 }
@@ -78,6 +82,7 @@ impl Name {
             Self::Gone => gone::measure(site, effort),
             Self::Guard => guard::measure(site, effort),
             Self::Gateway => gateway::measure(site, effort),
+            Self::FanIn => fan_in::measure(effort),
             Self::Agent => agent::measure(site, effort),
         }
     }
