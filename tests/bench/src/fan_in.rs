@@ -48,7 +48,7 @@ struct Said {
 }
 
 impl Speaker {
-    fn new(number: usize) -> Arc<Self> {
+    fn new(number: usize, guard: SocketAddr) -> Arc<Self> {
         let node = format!("n{number:04}");
         let model = Model {
             name: format!("model-{number:04}"),
@@ -57,7 +57,7 @@ impl Speaker {
             job_id: u32::try_from(number).unwrap_or(0) + 1,
             generation: format!("{number}.0.1-a"),
             state: ModelState::Ready.into(),
-            base_url: "http://127.0.0.1:9/v1".into(),
+            base_url: format!("http://{guard}/v1"),
             published: true,
             key: "key".into(),
             ..Model::default()
@@ -211,6 +211,14 @@ fn serve(runtime: &Runtime, speaker: Arc<Speaker>, socket: PathBuf) -> Result<()
     Ok(())
 }
 
+/// Where all models' guards are: it is there, and says nothing. (One that refuses connections is a model that is gone.)
+fn guard() -> Result<SocketAddr> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    std::thread::spawn(move || listener.incoming().flatten().collect::<Vec<_>>());
+    Ok(address)
+}
+
 /// Runs it.
 pub fn measure(effort: Effort) -> Result<Vec<Row>> {
     let count = effort.rounds(AGENTS, 100);
@@ -219,10 +227,14 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         .worker_threads(2)
         .enable_all()
         .build()?;
+    let guard = guard()?;
     let mut speakers = Vec::new();
     let mut agents = Vec::new();
     for number in 0..count {
-        let (speaker, socket) = (Speaker::new(number), folder.path().join(format!("{number}")));
+        let (speaker, socket) = (
+            Speaker::new(number, guard),
+            folder.path().join(format!("{number}")),
+        );
         agents.push(format!("{}=unix:{}", speaker.node, socket.display()));
         serve(&runtime, speaker.clone(), socket)?;
         speakers.push(speaker);

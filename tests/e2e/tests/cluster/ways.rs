@@ -41,13 +41,13 @@ fn without_a_recipe(site: &Site) -> Result<()> {
     let refused = |line: &str| {
         has(
             line,
-            &["/opt/models/My Own", "has no recipe", "sserve recipes list"],
+            &["/home/alice/My Own", "has no recipe", "sserve recipes list"],
         )
     };
     let argv = [
         "sbatch",
         "--parsable",
-        "--serve-model=/opt/models/My Own",
+        "--serve-model=/home/alice/My Own",
         "--mem=500",
     ];
     let said = site.say("alice", &argv, "#!/bin/sh\ntrue\n", &[])?;
@@ -57,13 +57,17 @@ fn without_a_recipe(site: &Site) -> Result<()> {
     let template = "source = \"*\"\ngpus = 0\nready_timeout = \"30s\"\n\n[engine]\n\
                     command = [\"/usr/lib/slurm-serve/stub-engine\", \"serve\"]\n";
     let nodes = || site.lab.nodes();
+    site.lab
+        .login()
+        .command("alice", ["mkdir", "-p", "/home/alice/My Own"])
+        .run()?;
     for node in nodes() {
         node.install_file(file, template, 0o644)?;
     }
     let tried = (|| {
         let job = submit(
             site,
-            &["--serve-model=/opt/models/My Own"],
+            &["--serve-model=/home/alice/My Own"],
             &format!("#!/bin/sh\necho model $SERVE_MODEL\n{ASK}\n"),
             &[],
         )?;
