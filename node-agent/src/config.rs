@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use slurm_serve_recipe::Publish;
 
 use crate::catalog::push::Settings as Catalog;
 use crate::network::Network;
@@ -45,6 +46,7 @@ pub struct Agent {
     pub state_dir: PathBuf,
     pub scratch_dir: PathBuf,
     pub recipes: PathBuf,
+    pub own_recipes: Publish,
     pub ports: PortRange,
     pub internal_ports: PortRange,
     pub internal_ports_per_model: u16,
@@ -105,6 +107,7 @@ impl Default for Agent {
             state_dir: "/var/lib/slurm-serve".into(),
             scratch_dir: "/tmp".into(),
             recipes: "/etc/slurm-serve/models.d".into(),
+            own_recipes: Publish::Everyone,
             ports: PortRange {
                 first: 18100,
                 last: 18199,

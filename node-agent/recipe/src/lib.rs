@@ -41,7 +41,7 @@ pub use command::EngineCall;
 pub use env::{check_env_name, check_pass_env, pattern_matches};
 pub use error::{OptionError, RecipeError};
 pub use explain::{CauseKind, Explained, explain};
-pub use name::{check_name, public_name};
+pub use name::{check_name, public_name, published_user};
 pub use options::{EnvMode, OPTION_NAMES, OnFailure, OptionKind, OptionText, RawOptions, ServeOptions, Wait};
 pub use progress::meaningful_line;
 pub use recipe::{Engine, Publish, Recipe, Restart, Task};

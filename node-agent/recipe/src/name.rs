@@ -22,10 +22,26 @@ pub fn public_name(
     may_publish_bare: bool,
 ) -> String {
     match &options.name {
-        Some(name) => format!("{user}/{name}"),
+        Some(name) => format!("{}/{name}", published_user(user)),
         None if admin_recipe && may_publish_bare && options.args.is_empty() => recipe.name.clone(),
-        None => format!("{user}/{}", recipe.name),
+        None => format!("{}/{}", published_user(user), recipe.name),
     }
+}
+
+/// A user's name as it stands before the slash of a public name: letters, digits, `.`, `_`, `-` and `@` as they are, a directory
+/// service's backslash as `+` (`DOM\user` is `DOM+user`), every other byte as `=` and two hexadecimal digits. No two names become one,
+/// and none holds a slash.
+pub fn published_user(user: &str) -> String {
+    let mut published = String::new();
+    for byte in user.bytes() {
+        match byte {
+            b'.' | b'_' | b'-' | b'@' => published.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => published.push(char::from(byte)),
+            b'\\' => published.push('+'),
+            _ => published += &format!("={byte:02X}"),
+        }
+    }
+    published
 }
 
 /// Whether this may be the name of a recipe, an alias or a `--serve-name`: up to 64 of letters, digits, `.`, `_`, `-`, the
@@ -126,6 +142,34 @@ mod tests {
                 got, want,
                 "admin {admin}, args {args:?}, name {name:?}, may {may}"
             );
+        }
+    }
+
+    #[test]
+    fn a_directorys_user_has_one_published_form_that_is_nobody_elses() {
+        for (user, want) in [
+            ("ada", "ada"),
+            ("DOM\\ada", "DOM+ada"),
+            ("ada@dom.example", "ada@dom.example"),
+            ("DOM+ada", "DOM=2Bada"),
+            ("DOM=2Bada", "DOM=3D2Bada"),
+            ("ada/x", "ada=2Fx"),
+            ("Ada B", "Ada=20B"),
+            ("ä", "=C3=A4"),
+        ] {
+            assert_eq!(published_user(user), want);
+            let name = public_name(&recipe(), true, &options("", "mine"), user, true);
+            assert_eq!(name, format!("{want}/mine"));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_two_users_are_published_as_one(a in ".{0,12}", b in "[a+=\\\\@/2BF]{0,8}", c in "[a+=\\\\@/2BF]{0,8}") {
+            for (one, other) in [(&a, &b), (&b, &c)] {
+                proptest::prop_assert_eq!(one == other, published_user(one) == published_user(other));
+                proptest::prop_assert!(!published_user(one).contains('/'));
+            }
         }
     }
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::catalog::CatalogFields;
 use crate::env::pattern_matches;
@@ -111,12 +112,12 @@ pub struct Engine {
     pub venv: Option<PathBuf>,
 }
 
-/// Who may publish an admin's recipe under its bare name. All others get `user/name`.
+/// Who may have something: publish an admin's recipe under its bare name (all others get `user/name`), or serve a recipe of his own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Publish {
     /// Whoever has a job.
     Everyone,
-    /// Nobody: it is always `user/name`.
+    /// Nobody.
     Nobody,
     /// Members of any of these Unix groups.
     Groups(Vec<String>),
@@ -274,12 +275,31 @@ impl Default for Engine {
 // === impl Publish ===
 
 impl Publish {
-    /// Whether somebody with these Unix groups may publish it under its bare name.
+    /// Whether somebody with these Unix groups may.
     pub fn allows(&self, groups: &[String]) -> bool {
         match self {
             Publish::Everyone => true,
             Publish::Nobody => false,
             Publish::Groups(named) => named.iter().any(|g| groups.contains(g)),
+        }
+    }
+}
+
+/// As it is written.
+impl<'de> Deserialize<'de> for Publish {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Word(String),
+            Groups(Vec<String>),
+        }
+        let wanted = "write \"everyone\", \"nobody\", or a list of Unix groups";
+        match Written::deserialize(from).map_err(|_| D::Error::custom(wanted))? {
+            Written::Word(word) if word == "everyone" => Ok(Self::Everyone),
+            Written::Word(word) if word == "nobody" => Ok(Self::Nobody),
+            Written::Groups(groups) if !groups.is_empty() => Ok(Self::Groups(groups)),
+            _ => Err(D::Error::custom(wanted)),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 use http::uri::Authority;
 use slurm_serve_proto::v1::{Model, ModelState};
+use slurm_serve_recipe::published_user;
 use tokio::sync::Notify;
 
 /// From our socket into the hands of a guard: what a request may take on the wire and in the guard's queue.
@@ -108,7 +109,8 @@ impl Replica {
 
 /// Whether `name` is `owner/…`.
 fn is_of(owner: &str, name: &str) -> bool {
-    name.strip_prefix(owner).is_some_and(|rest| rest.starts_with('/'))
+    name.strip_prefix(published_user(owner).as_str())
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// `http://HOST:PORT/v1` → `HOST:PORT`.
@@ -254,6 +256,8 @@ mod tests {
         assert!(own.answers_to("eve/tiny") && own.answers_to("eve/small"));
         assert!(!own.answers_to("gpt-oss-120b") && !own.answers_to("evelyn/x"));
         assert!(replica("eve", "tiny", &["small"]).answers_to("small"));
+        let directorys = replica("DOM\\eve", "DOM+eve/tiny", &["gpt-oss-120b"]);
+        assert!(directorys.answers_to("DOM+eve/tiny") && !directorys.answers_to("gpt-oss-120b"));
     }
 
     #[test]

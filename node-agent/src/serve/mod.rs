@@ -214,7 +214,13 @@ impl Models {
             user: user.name,
             groups,
         };
-        let plan = plan::make(&self.world.config.recipes, options, &request.user_recipe, &asker)?;
+        let plan = plan::make(
+            &self.world.config.recipes,
+            &self.world.config.own_recipes,
+            options,
+            &request.user_recipe,
+            &asker,
+        )?;
         let env = plan.pick_env(&request.env)?;
         let told = self.world.slurm.job(job.id).await.ok().flatten();
         let log_dir = self.world.slurm.stdout_dir(job.id).await.ok().flatten();

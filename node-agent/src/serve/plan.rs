@@ -6,8 +6,8 @@ use std::path::Path;
 
 use slurm_serve_proto::v1;
 use slurm_serve_recipe::{
-    CatalogFields, MAX_ENV_BYTES, MAX_RECIPE_BYTES, OnFailure, RawOptions, Recipe, RecipeSet, ServeOptions,
-    Wait, public_name,
+    CatalogFields, MAX_ENV_BYTES, MAX_RECIPE_BYTES, OnFailure, Publish, RawOptions, Recipe, RecipeSet,
+    ServeOptions, Wait, public_name,
 };
 
 /// What will be launched.
@@ -92,14 +92,20 @@ pub fn admin_recipe_or_own(folder: &Path, name: &str, has_own: bool) -> Result<O
     }
 }
 
-/// The plan for these options. `user_recipe` counts only where the admin has none of that name.
-pub fn make(folder: &Path, options: ServeOptions, user_recipe: &str, asker: &Asker) -> Result<Plan, Refused> {
+/// The plan for these options. `user_recipe` counts only where the admin has none of that name, and `own` allows it.
+pub fn make(
+    folder: &Path,
+    own: &Publish,
+    options: ServeOptions,
+    user_recipe: &str,
+    asker: &Asker,
+) -> Result<Plan, Refused> {
     let admin = admin_recipe(folder, &options.model);
     let is_admin_recipe = admin.is_ok();
     let recipe = match admin {
         Ok(recipe) => recipe,
         Err(refused) if user_recipe.is_empty() => return Err(refused),
-        Err(_) => own_recipe(user_recipe)?,
+        Err(_) => own_recipe(own, user_recipe, asker)?,
     };
     // Who may not have the bare name publishes under his own, as for a recipe of his own.
     let may_have_bare_name = recipe.publish.allows(&asker.groups);
@@ -126,7 +132,16 @@ pub fn make(folder: &Path, options: ServeOptions, user_recipe: &str, asker: &Ask
     })
 }
 
-fn own_recipe(text: &str) -> Result<Recipe, Refused> {
+fn own_recipe(own: &Publish, text: &str, asker: &Asker) -> Result<Recipe, Refused> {
+    if !own.allows(&asker.groups) {
+        let who = match own {
+            Publish::Groups(groups) => format!("members of {}", groups.join(", ")),
+            _ => "nobody".into(),
+        };
+        return Err(Refused(format!(
+            "recipes of one's own are for {who} here (agent.own_recipes); `sserve recipes list` names the site's"
+        )));
+    }
     if text.len() > MAX_RECIPE_BYTES {
         return Err(Refused(format!(
             "your recipe is {} bytes long; {MAX_RECIPE_BYTES} are allowed",
@@ -198,7 +213,8 @@ mod tests {
             user: "ada".into(),
             groups: Vec::new(),
         };
-        let plan = make(Path::new("/nowhere/at/all"), options, recipe, &asker).expect("a plan");
+        let folder = Path::new("/nowhere/at/all");
+        let plan = make(folder, &Publish::Everyone, options.clone(), recipe, &asker).expect("a plan");
         let given = [
             "VLLM_API_KEY",
             "VLLM_PORT",
@@ -214,5 +230,16 @@ mod tests {
             ["HF_HOME", "VLLM_LOGGING_LEVEL"]
         );
         assert_eq!(plan.public_name, "ada/mine");
+
+        let group = Publish::Groups(vec!["ml".into()]);
+        for (own, who) in [(&Publish::Nobody, "for nobody"), (&group, "members of ml")] {
+            let refused = make(folder, own, options.clone(), recipe, &asker).unwrap_err().0;
+            assert!(refused.contains(who) && !refused.contains('\n'), "{refused}");
+        }
+        let member = Asker {
+            groups: vec!["ml".into()],
+            ..asker
+        };
+        assert!(make(folder, &group, options, recipe, &member).is_ok());
     }
 }

@@ -141,9 +141,11 @@ pub fn start(step: &StepStart<'_>) -> Result<Started, StartError> {
             limit()?;
             doors.enter()?;
             match becomes_user {
-                true => Ok(()),
-                false => drop_privileges(uid, gid, &groups).map_err(io::Error::from),
+                // systemd-run changes uid and gid alone; the groups that it leaves would be root's.
+                true => set_groups(uid, &groups),
+                false => drop_privileges(uid, gid, &groups),
             }
+            .map_err(io::Error::from)
         });
     }
     let child = match command.spawn() {
@@ -175,10 +177,17 @@ fn limit() -> nix::Result<()> {
     setrlimit(Resource::RLIMIT_NOFILE, 1024, 1024)
 }
 
+/// Tests run without root and as themselves.
+fn set_groups(uid: Uid, groups: &[Gid]) -> nix::Result<()> {
+    match Uid::effective() == uid {
+        true => Ok(()),
+        false => setgroups(groups),
+    }
+}
+
 fn drop_privileges(uid: Uid, gid: Gid, groups: &[Gid]) -> nix::Result<()> {
-    // Tests run without root and as themselves.
+    set_groups(uid, groups)?;
     if Uid::effective() != uid {
-        setgroups(groups)?;
         setgid(gid)?;
         setuid(uid)?;
     }

@@ -40,6 +40,16 @@ impl Job<'_> {
             .with_context(|| format!("scontrol shows no {name} for job {}: {text}", self.id))
     }
 
+    /// The pid of the srun client of its model, a process of its owner's on `node`, outside the job.
+    pub fn srun_client(&self, node: &Node) -> Result<i32> {
+        let wanted = format!("--jobid={} ", self.id);
+        let client = node
+            .processes()?
+            .into_iter()
+            .find(|running| running.command.contains(&wanted) && running.uid != 0);
+        Ok(client.context("no srun client")?.process.pid)
+    }
+
     /// Waits for one of Slurm's states.
     pub fn wait_state(&self, wanted: &[&str]) -> Result<String> {
         let what = format!("job {} to be {}", self.id, wanted.join(" or "));

@@ -274,7 +274,7 @@ fn false_runners(site: &Site) -> Result<()> {
     has(&unknown, &["NOT_FOUND: "])?;
 
     // In a step of the job, and even with the nonce that bought the runner its secret: the client's environment still shows it.
-    let environ = std::fs::read(format!("/proc/{}/environ", client_of(site, &job)?))?;
+    let environ = std::fs::read(format!("/proc/{}/environ", job.srun_client(site.node(1))?))?;
     let environ = String::from_utf8_lossy(&environ);
     let nonce = environ
         .split('\0')
@@ -326,22 +326,11 @@ fn false_runners(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// The srun client of a job's model, which is its owner's process outside the job.
-fn client_of(site: &Site, job: &Job<'_>) -> Result<i32> {
-    let wanted = format!("--jobid={} ", job.id);
-    let client = site
-        .node(1)
-        .processes()?
-        .into_iter()
-        .find(|running| running.command.contains(&wanted) && running.uid == 2001);
-    Ok(client.context("no srun client")?.process.pid)
-}
-
 /// What alice could make of her client by ptrace(2) is played by a process of hers that is put where the client is.
 fn client_is_held(site: &Site) -> Result<()> {
     let node = site.node(1);
     let job = ready(site)?;
-    let client = client_of(site, &job)?;
+    let client = job.srun_client(site.node(1))?;
     let groups: Vec<std::path::PathBuf> = std::fs::read_to_string(format!("/proc/{client}/cgroup"))?
         .lines()
         .filter_map(|line| {

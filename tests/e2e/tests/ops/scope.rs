@@ -57,6 +57,7 @@ fn through(site: &Site, root: &dyn Fn(&str) -> Result<String>) -> Result<()> {
         ],
     )?;
     ensure!(!told.contains("NONCE"), "a secret on a command line: {told}");
+    groups(site)?;
     crate::until("every scope to be ended", || {
         Ok(
             root("find /sys/fs/cgroup/pids/$(hostname)_slurm-scopes -mindepth 1 -type d -not -name *-try-*")?
@@ -64,4 +65,26 @@ fn through(site: &Site, root: &dyn Fn(&str) -> Result<String>) -> Result<()> {
                 .is_empty(),
         )
     })
+}
+
+/// The client has its owner's groups, and none of root's.
+fn groups(site: &Site) -> Result<()> {
+    let node = site.node(1);
+    let job = site.sbatch("alice", &["-w", node.name(), "--serve-model=stub"], "sserve hold")?;
+    job.wait_model("ready")?;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", job.srun_client(node)?))?;
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    let sorted = |text: &str| -> Vec<String> {
+        let mut words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        words.sort();
+        words
+    };
+    let wanted = node.command("alice", ["id", "-G"]).run()?;
+    ensure!(
+        sorted(groups.unwrap_or_default()) == sorted(&wanted),
+        "{groups:?}, not {wanted}"
+    );
+    site.say("alice", &["scancel", &job.id.to_string()], "", &[])?;
+    job.wait_end()?;
+    Ok(())
 }

@@ -92,7 +92,14 @@ async fn plan(args: &Args, named: &Named<'_>, config: &Config) -> Result<Plan, F
         true => String::new(),
         false => named.recipe.to_toml(),
     };
-    make_plan(&config.agent.recipes, options, &own, &asker).map_err(|e| refused(e.to_string()))
+    make_plan(
+        &config.agent.recipes,
+        &config.agent.own_recipes,
+        options,
+        &own,
+        &asker,
+    )
+    .map_err(|e| refused(e.to_string()))
 }
 
 /// The recipe as TOML, the rest as comments in it: what is printed can be kept as a recipe.
