@@ -20,6 +20,7 @@ use crate::peers::Peers;
 use crate::rpc::{self, Rooms};
 use crate::serve::{Confine, Models, Ports, Store, World};
 use crate::slurm::Slurm;
+use crate::telemetry::{self, Telemetry};
 
 /// What `slurm-serve agent` takes.
 #[derive(Debug, clap::Args)]
@@ -62,9 +63,20 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         tokio::spawn(tell_catalogs(push.clone(), models.clone()));
     }
     let peers = Arc::new(Peers::new(&world.node, &world.slurm, &config.agent));
+    let counts = rpc::Counts::default();
+    let place = telemetry::Place {
+        node: world.node.clone(),
+        cluster: cluster_name(&world),
+        program: world.program.clone(),
+        counts: counts.clone(),
+        max_watchers: config.agent.max_watchers,
+    };
+    let telemetry = Telemetry::start(place, &config.telemetry);
     let rooms = Rooms {
         jobs,
         peers,
+        telemetry,
+        counts,
         models,
         instance: format!("{:016x}", rand::random::<u64>()).into(),
     };
@@ -140,6 +152,16 @@ async fn tell_catalogs(push: Arc<Push>, models: Arc<Models>) {
             push::follow(push.clone(), hub, node, patience).await;
         }
     );
+}
+
+/// ClusterName as soon as Slurm tells it; empty before.
+fn cluster_name(world: &Arc<World>) -> watch::Receiver<String> {
+    let (told, name) = watch::channel(world.config.cluster_name.clone());
+    if name.borrow().is_empty() {
+        let slurm = world.slurm.clone();
+        tokio::spawn(async move { told.send_replace(push::cluster("", &slurm).await) });
+    }
+    name
 }
 
 /// What holds srun clients; says so if it is little.

@@ -25,6 +25,7 @@ pub const DOCUMENTED: &str = include_str!("../../slurm-conf/config.toml");
 pub struct Config {
     pub agent: Agent,
     pub access: Access,
+    pub telemetry: Telemetry,
     pub gateway: Gateway,
     pub client: Client,
     pub catalogs: Vec<Catalog>,
@@ -90,6 +91,31 @@ pub struct Tls {
     pub cert: PathBuf,
     pub key: PathBuf,
     pub client_ca: PathBuf,
+}
+
+/// `[telemetry]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)]
+pub struct Telemetry {
+    pub enabled: bool,
+    #[serde(with = "crate::duration")]
+    pub interval: Duration,
+    pub nvml_library: PathBuf,
+    #[serde(with = "crate::duration")]
+    pub hang_after: Duration,
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        let s = Duration::from_secs;
+        Self {
+            enabled: true,
+            interval: s(1),
+            nvml_library: PathBuf::new(),
+            hang_after: s(5),
+        }
+    }
 }
 
 impl Default for Agent {

@@ -37,3 +37,4 @@ pub mod service_manager;
 pub mod slurm;
 pub mod slurm_conf;
 pub mod step;
+pub mod telemetry;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use slurm_serve::config::{self, Config};
+use slurm_serve::telemetry::gpu;
 use slurm_serve::{agent, gateway, limits, selftest, step};
 
 /// Models served as a property of Slurm jobs.
@@ -25,6 +26,9 @@ enum Command {
     /// The runner inside a job's step; started by the agent.
     #[command(hide = true)]
     Step(step::StepArgs),
+    /// What talks to NVIDIA's driver; started by the agent.
+    #[command(hide = true)]
+    Gpus(gpu::ChildArgs),
     /// The OpenAI-compatible proxy over all nodes.
     Gateway(gateway::GatewayArgs),
     /// An engine without a model, for `sserve selftest`; started by a runner.
@@ -37,8 +41,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Command::Step(args) = cli.command {
-        return step::main(args);
+    match cli.command {
+        Command::Step(args) => return step::main(args),
+        Command::Gpus(args) => return gpu::main(&args),
+        _ => {}
     }
     match resident(cli) {
         Ok(()) => ExitCode::SUCCESS,
@@ -83,7 +89,7 @@ fn resident(cli: Cli) -> anyhow::Result<()> {
             }
             Command::SelftestEngine(args) => selftest::run_engine(args).await,
             Command::SelftestClient(args) => selftest::run_client(args).await,
-            Command::Step(_) => Ok(()),
+            Command::Step(_) | Command::Gpus(_) => Ok(()),
         }
     })
 }

@@ -4,7 +4,15 @@ use std::path::{Path, PathBuf};
 
 use prost::Message;
 
-const FILES: [&str; 6] = ["model", "catalog", "jobs", "hooks", "runner", "peers"];
+const FILES: [&str; 7] = [
+    "model",
+    "catalog",
+    "jobs",
+    "hooks",
+    "runner",
+    "peers",
+    "telemetry",
+];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -72,6 +72,7 @@ pub fn started_request(
         partition: text("SLURM_JOB_PARTITION"),
         end_time: text("SLURM_JOB_END_TIME").parse().unwrap_or(0),
         options: Some(options),
+        cuda_visible_devices: text("CUDA_VISIBLE_DEVICES"),
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Job {
     pub id: u32,
     /// Owner.
     pub uid: u32,
+    /// Its name; empty where the prolog was missed.
+    pub user: String,
     /// How often it was requeued.
     pub restart_count: u32,
     /// ClusterName; empty where the prolog was missed.
@@ -25,6 +27,8 @@ pub struct Job {
     pub node_list: String,
     /// SLURM_JOB_GPUS on this node; empty where unknown or none.
     pub gpus: String,
+    /// CUDA_VISIBLE_DEVICES as the prolog had it; empty where unknown or none.
+    pub cuda_visible_devices: String,
     /// Where it was submitted.
     pub work_dir: String,
     /// Milliseconds since the epoch; 0 = unknown or no limit.
@@ -86,10 +90,12 @@ impl Jobs {
         let job = Job {
             id: job_id,
             uid: told.uid,
+            user: String::new(),
             restart_count: 0,
             cluster: String::new(),
             node_list: told.node_list,
             gpus: String::new(),
+            cuda_visible_devices: String::new(),
             work_dir: told.work_dir,
             end_ms: told.end_ms,
             options: None,
@@ -104,6 +110,7 @@ impl Jobs {
         if restart_count > job.restart_count {
             job.restart_count = restart_count;
             job.gpus.clear();
+            job.cuda_visible_devices.clear();
             if let Some(known) = self.lock().get_mut(&job.id) {
                 known.clone_from(&job);
             }
@@ -128,10 +135,12 @@ mod tests {
         jobs.started(Job {
             id: 7,
             uid: 2001,
+            user: "alice".into(),
             restart_count: 1,
             cluster: "lab".into(),
             node_list: "n1".into(),
             gpus: "0".into(),
+            cuda_visible_devices: "0".into(),
             work_dir: "/".into(),
             end_ms: 0,
             options: None,

@@ -26,10 +26,12 @@ impl Hooks for Rooms {
         let job = Job {
             id: told.job_id,
             uid: told.uid,
+            user: told.user,
             restart_count: told.restart_count,
             cluster: told.cluster,
             node_list: told.node_list,
             gpus: told.gpus,
+            cuda_visible_devices: told.cuda_visible_devices,
             work_dir: told.work_dir,
             end_ms: told.end_time.saturating_mul(1000),
             options: Some(told.options.unwrap_or_default()),

@@ -13,6 +13,7 @@ use slurm_serve_proto::v1::hooks_server::HooksServer;
 use slurm_serve_proto::v1::jobs_server::JobsServer;
 use slurm_serve_proto::v1::peers_server::PeersServer;
 use slurm_serve_proto::v1::runner_server::RunnerServer;
+use slurm_serve_proto::v1::telemetry_server::TelemetryServer;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -44,6 +45,7 @@ const ANSWERED: Duration = Duration::from_secs(60);
 pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = ()>) -> anyhow::Result<()> {
     let listener = bind_unix(socket).await?;
     crate::service_manager::ready();
+    let counts = rooms.counts.clone();
     let routes = common(&rooms)
         .await?
         .add_service(HooksServer::new(rooms.clone()).max_decoding_message_size(MAX_MESSAGE))
@@ -52,6 +54,7 @@ pub async fn serve_unix(rooms: Rooms, socket: &Path, end: impl Future<Output = (
         .max_concurrent_streams(Some(STREAMS))
         .concurrency_limit_per_connection(CALLS)
         .timeout(ANSWERED)
+        .layer(counts)
         .add_routes(routes);
     server
         .serve_with_incoming_shutdown(places::of_users(listener), end)
@@ -67,10 +70,12 @@ pub async fn serve_tcp(
     end: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let gate = MungeGate::new(&rooms.models.world().node, access);
+    let counts = rooms.counts.clone();
     let routes = common(&rooms)
         .await?
         .add_service(PeersServer::new(rooms).max_decoding_message_size(MAX_MESSAGE));
     over_tcp()
+        .layer(counts)
         .layer(GateLayer::new(gate, Arc::default()))
         .add_routes(routes)
         .serve_with_incoming_shutdown(places::of_addresses(listener), end)
@@ -91,6 +96,7 @@ pub async fn serve_tls(
     let server = Arc::new(tls::server(tls).map_err(wrong)?);
     let refusals = Arc::new(Refusals::default());
     over_tcp()
+        .layer(rooms.counts.clone())
         .layer(GateLayer::new(gate, refusals.clone()))
         .add_routes(common(&rooms).await?)
         .serve_with_incoming_shutdown(tls::connections(listener, server, refusals), end)
@@ -122,10 +128,12 @@ async fn common(rooms: &Rooms) -> anyhow::Result<Routes> {
     };
     let jobs = JobsServer::new(rooms.clone()).max_decoding_message_size(MAX_QUESTION);
     let catalog = CatalogServer::new(rooms.clone()).max_decoding_message_size(MAX_QUESTION);
+    let telemetry = TelemetryServer::new(rooms.clone()).max_decoding_message_size(MAX_QUESTION);
     let mut routes = Routes::builder();
     routes
         .add_service(jobs)
         .add_service(catalog)
+        .add_service(telemetry)
         .add_service(health_service.max_decoding_message_size(MAX_QUESTION))
         .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_QUESTION))
         // What grpcurl of some distributions still asks for.

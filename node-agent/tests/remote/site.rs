@@ -9,7 +9,7 @@ use slurm_serve::client::{AgentChannel, said};
 use slurm_serve::config::{self, Config};
 use slurm_serve::job::Jobs;
 use slurm_serve::peers::Peers;
-use slurm_serve::rpc::{self, Rooms};
+use slurm_serve::rpc::{self, Counts, Rooms};
 use slurm_serve::serve::{Confine, Models, Ports, Store, World};
 use slurm_serve::slurm::Slurm;
 use slurm_serve_proto::v1::catalog_client::CatalogClient;
@@ -237,6 +237,8 @@ fn rooms(config: &Config) -> Rooms {
         jobs,
         peers: Arc::new(Peers::new("n1", &slurm, &config.agent)),
         models,
+        telemetry: None,
+        counts: Counts::default(),
         instance: "one".into(),
     }
 }

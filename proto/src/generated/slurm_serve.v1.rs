@@ -1440,6 +1440,9 @@ pub struct JobStartedRequest {
     pub end_time: i64,
     #[prost(message, optional, tag = "13")]
     pub options: ::core::option::Option<ServeOptions>,
+    /// CUDA_VISIBLE_DEVICES as Slurm sets it for the prolog: numbers, or UUIDs (always so for MIG instances).
+    #[prost(string, tag = "14")]
+    pub cuda_visible_devices: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct JobStartedResponse {}
@@ -3140,6 +3143,828 @@ pub mod peers_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "slurm_serve.v1.Peers";
     impl<T> tonic::server::NamedService for PeersServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SampleTelemetryRequest {
+    /// Milliseconds between two answers at least; 0: each sample.
+    #[prost(uint32, tag = "1")]
+    pub interval_ms: u32,
+}
+/// One moment of a node.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NodeSample {
+    /// Slurm's NodeName.
+    #[prost(string, tag = "1")]
+    pub node: ::prost::alloc::string::String,
+    /// ClusterName; empty while unknown.
+    #[prost(string, tag = "2")]
+    pub cluster: ::prost::alloc::string::String,
+    /// Milliseconds since the epoch.
+    #[prost(int64, tag = "3")]
+    pub at_ms: i64,
+    /// Counts the samples of this life of the agent.
+    #[prost(uint64, tag = "4")]
+    pub sequence: u64,
+    #[prost(message, optional, tag = "5")]
+    pub driver: ::core::option::Option<Driver>,
+    /// In the driver's order.
+    #[prost(message, repeated, tag = "6")]
+    pub gpus: ::prost::alloc::vec::Vec<Gpu>,
+    #[prost(message, optional, tag = "7")]
+    pub host: ::core::option::Option<Host>,
+    #[prost(message, optional, tag = "10")]
+    pub self_: ::core::option::Option<SelfTelemetry>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Driver {
+    #[prost(enumeration = "DriverState", tag = "1")]
+    pub state: i32,
+    /// One line; empty if all is well.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    /// As `580.95.05`; empty if unknown.
+    #[prost(string, tag = "3")]
+    pub version: ::prost::alloc::string::String,
+    /// As `13.0`; empty if unknown.
+    #[prost(string, tag = "4")]
+    pub cuda_version: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Gpu {
+    /// What it is known by everywhere here.
+    #[prost(string, tag = "1")]
+    pub uuid: ::prost::alloc::string::String,
+    /// The driver's number.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    /// N of /dev/nvidiaN; often another number than `index`.
+    #[prost(uint32, optional, tag = "3")]
+    pub minor: ::core::option::Option<u32>,
+    #[prost(string, tag = "4")]
+    pub name: ::prost::alloc::string::String,
+    /// As `00000000:01:00.0`.
+    #[prost(string, tag = "5")]
+    pub pci_bus_id: ::prost::alloc::string::String,
+    #[prost(enumeration = "GpuState", tag = "6")]
+    pub state: i32,
+    /// How old the values are, in milliseconds, at the time of the sample.
+    #[prost(int64, tag = "7")]
+    pub age_ms: i64,
+    /// Of the driver's last window (up to a second): time in which any kernel ran, and in which memory was read or written. Absent with MIG.
+    #[prost(double, optional, tag = "10")]
+    pub utilization_ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "11")]
+    pub memory_utilization_ratio: ::core::option::Option<f64>,
+    /// By GPM, of Hopper and newer: of the time since the sample before.
+    #[prost(double, optional, tag = "12")]
+    pub sm_active_ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "13")]
+    pub tensor_active_ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "14")]
+    pub dram_active_ratio: ::core::option::Option<f64>,
+    /// The driver's average (a second on most cards), and the present value.
+    #[prost(double, optional, tag = "20")]
+    pub power_watts: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "21")]
+    pub power_instant_watts: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "22")]
+    pub power_limit_watts: ::core::option::Option<f64>,
+    /// Since the driver was loaded.
+    #[prost(double, optional, tag = "23")]
+    pub energy_joules: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "30")]
+    pub temperature_celsius: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "31")]
+    pub memory_temperature_celsius: ::core::option::Option<f64>,
+    /// Above this one the card slows itself down.
+    #[prost(double, optional, tag = "32")]
+    pub slowdown_temperature_celsius: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "40")]
+    pub sm_clock_hertz: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "41")]
+    pub memory_clock_hertz: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "42")]
+    pub max_sm_clock_hertz: ::core::option::Option<f64>,
+    /// Reasons why clocks are held down at this moment, as in `sw_power_cap`, `hw_thermal_slowdown`.
+    #[prost(string, repeated, tag = "43")]
+    pub clock_event_reasons: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Seconds in which power, heat and the like held clocks down, since the driver was loaded.
+    #[prost(map = "string, double", tag = "44")]
+    pub violation_seconds: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        f64,
+    >,
+    #[prost(uint64, optional, tag = "50")]
+    pub memory_total_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "51")]
+    pub memory_used_bytes: ::core::option::Option<u64>,
+    /// Since the driver was loaded, and in the card's life.
+    #[prost(uint64, optional, tag = "60")]
+    pub ecc_corrected_volatile: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "61")]
+    pub ecc_uncorrected_volatile: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "62")]
+    pub ecc_corrected_aggregate: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "63")]
+    pub ecc_uncorrected_aggregate: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "64")]
+    pub remapped_rows_corrected: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "65")]
+    pub remapped_rows_uncorrected: ::core::option::Option<u64>,
+    /// A row is remapped at the next reset of the GPU.
+    #[prost(bool, optional, tag = "66")]
+    pub row_remap_pending: ::core::option::Option<bool>,
+    #[prost(bool, optional, tag = "67")]
+    pub row_remap_failed: ::core::option::Option<bool>,
+    /// How often each Xid came since the agent's start.
+    #[prost(map = "uint32, uint64", tag = "68")]
+    pub xids: ::std::collections::HashMap<u32, u64>,
+    #[prost(uint32, optional, tag = "70")]
+    pub pcie_generation: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "71")]
+    pub pcie_max_generation: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "72")]
+    pub pcie_width: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "73")]
+    pub pcie_max_width: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "74")]
+    pub pcie_replays: ::core::option::Option<u64>,
+    /// Since the driver was loaded, over all links.
+    #[prost(uint64, optional, tag = "75")]
+    pub nvlink_received_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "76")]
+    pub nvlink_sent_bytes: ::core::option::Option<u64>,
+    #[prost(bool, optional, tag = "80")]
+    pub persistence_mode: ::core::option::Option<bool>,
+    #[prost(bool, optional, tag = "81")]
+    pub mig_enabled: ::core::option::Option<bool>,
+    #[prost(message, repeated, tag = "82")]
+    pub mig_instances: ::prost::alloc::vec::Vec<MigInstance>,
+    /// Largest first, at most 256.
+    #[prost(message, repeated, tag = "83")]
+    pub processes: ::prost::alloc::vec::Vec<GpuProcess>,
+    /// Of them, on the card; more than are listed if there are many.
+    #[prost(uint32, tag = "84")]
+    pub process_count: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MigInstance {
+    #[prost(string, tag = "1")]
+    pub uuid: ::prost::alloc::string::String,
+    #[prost(uint32, optional, tag = "2")]
+    pub gpu_instance: ::core::option::Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub compute_instance: ::core::option::Option<u32>,
+    #[prost(uint64, optional, tag = "4")]
+    pub memory_total_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub memory_used_bytes: ::core::option::Option<u64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuProcess {
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    #[prost(uint64, optional, tag = "2")]
+    pub memory_bytes: ::core::option::Option<u64>,
+    /// Of the process's MIG instance.
+    #[prost(uint32, optional, tag = "5")]
+    pub gpu_instance: ::core::option::Option<u32>,
+}
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Host {
+    #[prost(uint32, tag = "1")]
+    pub cpus: u32,
+    /// Of all CPUs, since the sample before.
+    #[prost(double, optional, tag = "2")]
+    pub cpu_utilization_ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "3")]
+    pub load1: ::core::option::Option<f64>,
+    #[prost(uint64, optional, tag = "4")]
+    pub memory_total_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "5")]
+    pub memory_available_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "6")]
+    pub swap_used_bytes: ::core::option::Option<u64>,
+    /// Share of the last 10 s in which some task waited (pressure stall information).
+    #[prost(double, optional, tag = "7")]
+    pub cpu_pressure_ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "8")]
+    pub memory_pressure_ratio: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "9")]
+    pub io_pressure_ratio: ::core::option::Option<f64>,
+    /// Since boot, over all devices of its kind that stand for hardware (no loopback, no bridges; no partitions, no loop devices).
+    #[prost(uint64, optional, tag = "10")]
+    pub network_received_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "11")]
+    pub network_sent_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "12")]
+    pub disk_read_bytes: ::core::option::Option<u64>,
+    #[prost(uint64, optional, tag = "13")]
+    pub disk_written_bytes: ::core::option::Option<u64>,
+}
+/// What telemetry itself costs.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SelfTelemetry {
+    /// Of the agent.
+    #[prost(uint64, optional, tag = "1")]
+    pub resident_bytes: ::core::option::Option<u64>,
+    #[prost(double, optional, tag = "2")]
+    pub cpu_seconds: ::core::option::Option<f64>,
+    /// Samples taken, and the longest time between two of them in this life of the agent.
+    #[prost(uint64, tag = "3")]
+    pub samples: u64,
+    #[prost(double, tag = "4")]
+    pub longest_gap_seconds: f64,
+    /// The last sample's own time in the driver.
+    #[prost(double, tag = "5")]
+    pub sample_seconds: f64,
+    /// Each call into the driver, by the name of NVML's function.
+    #[prost(message, repeated, tag = "6")]
+    pub calls: ::prost::alloc::vec::Vec<DriverCall>,
+    /// Of the process that reads the driver.
+    #[prost(uint64, optional, tag = "7")]
+    pub reader_resident_bytes: ::core::option::Option<u64>,
+    #[prost(double, optional, tag = "8")]
+    pub reader_cpu_seconds: ::core::option::Option<f64>,
+    /// Each call of this service's API since the agent's start.
+    #[prost(message, repeated, tag = "9")]
+    pub rpcs: ::prost::alloc::vec::Vec<RpcCalls>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RpcCalls {
+    /// As `/slurm_serve.v1.Hooks/JobStarted`; `other` for what this agent does not know.
+    #[prost(string, tag = "1")]
+    pub method: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    /// Those that were answered with anything but OK, as far as that was known before the answer's body.
+    #[prost(uint64, tag = "3")]
+    pub errors: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DriverCall {
+    #[prost(string, tag = "1")]
+    pub function: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    #[prost(uint64, tag = "3")]
+    pub errors: u64,
+    #[prost(double, tag = "4")]
+    pub seconds: f64,
+    #[prost(double, tag = "5")]
+    pub longest_seconds: f64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QuiesceRequest {
+    /// Seconds after which sampling begins again by itself; 0: 600.
+    #[prost(uint32, tag = "1")]
+    pub for_s: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QuiesceResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeRequest {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResumeResponse {}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DriverState {
+    Unspecified = 0,
+    /// It answers.
+    Ok = 1,
+    /// There is none on this node, or no GPU; `text` says which.
+    Absent = 2,
+    /// It is there and can't be used; `text` says why. It is tried again.
+    Failed = 3,
+    /// A call into it has not come back; all values are as old as `age_ms` of each GPU says.
+    Hung = 4,
+    /// Let go of, by Quiesce.
+    Quiesced = 5,
+}
+impl DriverState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DRIVER_STATE_UNSPECIFIED",
+            Self::Ok => "DRIVER_STATE_OK",
+            Self::Absent => "DRIVER_STATE_ABSENT",
+            Self::Failed => "DRIVER_STATE_FAILED",
+            Self::Hung => "DRIVER_STATE_HUNG",
+            Self::Quiesced => "DRIVER_STATE_QUIESCED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DRIVER_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "DRIVER_STATE_OK" => Some(Self::Ok),
+            "DRIVER_STATE_ABSENT" => Some(Self::Absent),
+            "DRIVER_STATE_FAILED" => Some(Self::Failed),
+            "DRIVER_STATE_HUNG" => Some(Self::Hung),
+            "DRIVER_STATE_QUIESCED" => Some(Self::Quiesced),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GpuState {
+    Unspecified = 0,
+    Ok = 1,
+    /// It fell off the bus, or its driver gave it up: nothing of it can be read, and no job can use it.
+    Lost = 2,
+    /// Its values are not of this sample, but `age_ms` old.
+    Stale = 3,
+}
+impl GpuState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GPU_STATE_UNSPECIFIED",
+            Self::Ok => "GPU_STATE_OK",
+            Self::Lost => "GPU_STATE_LOST",
+            Self::Stale => "GPU_STATE_STALE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GPU_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "GPU_STATE_OK" => Some(Self::Ok),
+            "GPU_STATE_LOST" => Some(Self::Lost),
+            "GPU_STATE_STALE" => Some(Self::Stale),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod telemetry_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Served on the agent's Unix socket and on its TCP ports; how callers prove themselves stands at Catalog.
+    ///
+    /// A value that a card, a driver or a kernel does not give is absent, never 0. Units are in the names: ratios are 0 to 1.
+    #[derive(Debug, Clone)]
+    pub struct TelemetryClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl TelemetryClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> TelemetryClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> TelemetryClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            TelemetryClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// The last sample at once, then one each time a new one was taken and at least `interval_ms` have passed. Anyone on the socket; role `read`
+        /// over TCP. RESOURCE_EXHAUSTED: too many watchers (agent.max_watchers). UNAVAILABLE: telemetry is turned off here ([telemetry] enabled).
+        pub async fn sample_telemetry(
+            &mut self,
+            request: impl tonic::IntoRequest<super::SampleTelemetryRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::NodeSample>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/slurm_serve.v1.Telemetry/SampleTelemetry",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("slurm_serve.v1.Telemetry", "SampleTelemetry"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// Lets go of the driver, for a reset of a GPU or a change of MIG: no handle is open once this has answered. Role `admin` (root on the socket).
+        /// Sampling begins again by Resume, or by itself after `for_s`. DEADLINE_EXCEEDED: a call into the driver hangs and does not come back.
+        pub async fn quiesce(
+            &mut self,
+            request: impl tonic::IntoRequest<super::QuiesceRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::QuiesceResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/slurm_serve.v1.Telemetry/Quiesce",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("slurm_serve.v1.Telemetry", "Quiesce"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends Quiesce. No error if there was none. Role `admin` (root on the socket).
+        pub async fn resume(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ResumeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResumeResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/slurm_serve.v1.Telemetry/Resume",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("slurm_serve.v1.Telemetry", "Resume"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+#[cfg(feature = "server")]
+pub mod telemetry_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with TelemetryServer.
+    #[async_trait]
+    pub trait Telemetry: std::marker::Send + std::marker::Sync + 'static {
+        /// Server streaming response type for the SampleTelemetry method.
+        type SampleTelemetryStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::NodeSample, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The last sample at once, then one each time a new one was taken and at least `interval_ms` have passed. Anyone on the socket; role `read`
+        /// over TCP. RESOURCE_EXHAUSTED: too many watchers (agent.max_watchers). UNAVAILABLE: telemetry is turned off here ([telemetry] enabled).
+        async fn sample_telemetry(
+            &self,
+            request: tonic::Request<super::SampleTelemetryRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::SampleTelemetryStream>,
+            tonic::Status,
+        >;
+        /// Lets go of the driver, for a reset of a GPU or a change of MIG: no handle is open once this has answered. Role `admin` (root on the socket).
+        /// Sampling begins again by Resume, or by itself after `for_s`. DEADLINE_EXCEEDED: a call into the driver hangs and does not come back.
+        async fn quiesce(
+            &self,
+            request: tonic::Request<super::QuiesceRequest>,
+        ) -> std::result::Result<tonic::Response<super::QuiesceResponse>, tonic::Status>;
+        /// Ends Quiesce. No error if there was none. Role `admin` (root on the socket).
+        async fn resume(
+            &self,
+            request: tonic::Request<super::ResumeRequest>,
+        ) -> std::result::Result<tonic::Response<super::ResumeResponse>, tonic::Status>;
+    }
+    /// Served on the agent's Unix socket and on its TCP ports; how callers prove themselves stands at Catalog.
+    ///
+    /// A value that a card, a driver or a kernel does not give is absent, never 0. Units are in the names: ratios are 0 to 1.
+    #[derive(Debug)]
+    pub struct TelemetryServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> TelemetryServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for TelemetryServer<T>
+    where
+        T: Telemetry,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/slurm_serve.v1.Telemetry/SampleTelemetry" => {
+                    #[allow(non_camel_case_types)]
+                    struct SampleTelemetrySvc<T: Telemetry>(pub Arc<T>);
+                    impl<
+                        T: Telemetry,
+                    > tonic::server::ServerStreamingService<
+                        super::SampleTelemetryRequest,
+                    > for SampleTelemetrySvc<T> {
+                        type Response = super::NodeSample;
+                        type ResponseStream = T::SampleTelemetryStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::SampleTelemetryRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Telemetry>::sample_telemetry(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = SampleTelemetrySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/slurm_serve.v1.Telemetry/Quiesce" => {
+                    #[allow(non_camel_case_types)]
+                    struct QuiesceSvc<T: Telemetry>(pub Arc<T>);
+                    impl<T: Telemetry> tonic::server::UnaryService<super::QuiesceRequest>
+                    for QuiesceSvc<T> {
+                        type Response = super::QuiesceResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::QuiesceRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Telemetry>::quiesce(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = QuiesceSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/slurm_serve.v1.Telemetry/Resume" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResumeSvc<T: Telemetry>(pub Arc<T>);
+                    impl<T: Telemetry> tonic::server::UnaryService<super::ResumeRequest>
+                    for ResumeSvc<T> {
+                        type Response = super::ResumeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ResumeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Telemetry>::resume(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResumeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for TelemetryServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "slurm_serve.v1.Telemetry";
+    impl<T> tonic::server::NamedService for TelemetryServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
