@@ -69,7 +69,7 @@ impl Telemetry for Rooms {
 
 impl Rooms {
     fn sampled(&self) -> Result<&Arc<crate::telemetry::Telemetry>, Status> {
-        let off = || Status::unavailable("telemetry is turned off here ([telemetry] enabled)");
+        let off = || Status::failed_precondition("telemetry is turned off here ([telemetry] enabled)");
         self.telemetry.as_ref().ok_or_else(off)
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use slurm_serve_proto::v1::catalog_server::{Catalog, CatalogServer};
 use slurm_serve_proto::v1::jobs_server::{Jobs, JobsServer};
+use slurm_serve_proto::v1::telemetry_server::{Telemetry, TelemetryServer};
 use slurm_serve_proto::v1::*;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::runtime::Runtime;
@@ -30,6 +31,10 @@ pub struct Known {
     pub stopped: Vec<u32>,
     /// `tail_lines` and `follow` of the last log that was asked for.
     pub asked_log: Option<(u32, bool)>,
+    /// The node's last sample; without one, telemetry is turned off.
+    pub sample: Option<NodeSample>,
+    /// For how many seconds the driver was let go of; none once it was taken up again.
+    pub quiet: Option<u32>,
     /// Every model's list is refused.
     pub refuse: bool,
 }
@@ -150,6 +155,7 @@ impl World {
             let server = tonic::transport::Server::builder()
                 .add_service(health)
                 .add_service(JobsServer::new(agent.clone()))
+                .add_service(TelemetryServer::new(agent.clone()))
                 .add_service(CatalogServer::new(agent));
             server.serve_with_incoming(incoming).await.expect("a server");
         });
@@ -457,5 +463,35 @@ impl Catalog for Agent {
         _request: Request<tonic::Streaming<WatchModelsRequest>>,
     ) -> Result<Response<Self::WatchModelsStream>, Status> {
         Err(Status::unimplemented("sserve watches nothing"))
+    }
+}
+
+#[tonic::async_trait]
+impl Telemetry for Agent {
+    type SampleTelemetryStream = Pin<Box<dyn Stream<Item = Result<NodeSample, Status>> + Send>>;
+
+    async fn sample_telemetry(
+        &self,
+        _request: Request<SampleTelemetryRequest>,
+    ) -> Result<Response<Self::SampleTelemetryStream>, Status> {
+        let sample = self.known.lock().expect("known").sample.clone();
+        let sample = sample.ok_or_else(|| Status::failed_precondition("telemetry is turned off here"))?;
+        let next = futures_util::stream::pending();
+        let stream = futures_util::StreamExt::chain(futures_util::stream::iter([Ok(sample)]), next);
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn quiesce(&self, request: Request<QuiesceRequest>) -> Result<Response<QuiesceResponse>, Status> {
+        let mut known = self.known.lock().expect("known");
+        if known.refuse {
+            return Err(Status::permission_denied("role `admin` is needed"));
+        }
+        known.quiet = Some(request.get_ref().for_s);
+        Ok(Response::new(QuiesceResponse {}))
+    }
+
+    async fn resume(&self, _request: Request<ResumeRequest>) -> Result<Response<ResumeResponse>, Status> {
+        self.known.lock().expect("known").quiet = None;
+        Ok(Response::new(ResumeResponse {}))
     }
 }

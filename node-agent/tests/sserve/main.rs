@@ -3,6 +3,7 @@
 mod doctor;
 mod fake;
 mod find;
+mod gpus;
 mod health;
 mod hold;
 mod list;

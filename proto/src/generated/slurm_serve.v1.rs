@@ -3600,7 +3600,7 @@ pub mod telemetry_client {
             self
         }
         /// The last sample at once, then one each time a new one was taken and at least `interval_ms` have passed. Anyone on the socket; role `read`
-        /// over TCP. RESOURCE_EXHAUSTED: too many watchers (agent.max_watchers). UNAVAILABLE: telemetry is turned off here ([telemetry] enabled).
+        /// over TCP. RESOURCE_EXHAUSTED: too many watchers (agent.max_watchers). FAILED_PRECONDITION: telemetry is turned off here.
         pub async fn sample_telemetry(
             &mut self,
             request: impl tonic::IntoRequest<super::SampleTelemetryRequest>,
@@ -3696,7 +3696,7 @@ pub mod telemetry_server {
             + std::marker::Send
             + 'static;
         /// The last sample at once, then one each time a new one was taken and at least `interval_ms` have passed. Anyone on the socket; role `read`
-        /// over TCP. RESOURCE_EXHAUSTED: too many watchers (agent.max_watchers). UNAVAILABLE: telemetry is turned off here ([telemetry] enabled).
+        /// over TCP. RESOURCE_EXHAUSTED: too many watchers (agent.max_watchers). FAILED_PRECONDITION: telemetry is turned off here.
         async fn sample_telemetry(
             &self,
             request: tonic::Request<super::SampleTelemetryRequest>,

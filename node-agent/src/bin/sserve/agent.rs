@@ -7,13 +7,18 @@ use slurm_serve::client::{AgentChannel, ClientError};
 use slurm_serve::config;
 use slurm_serve_proto::v1::catalog_client::CatalogClient;
 use slurm_serve_proto::v1::jobs_client::JobsClient;
+use slurm_serve_proto::v1::telemetry_client::TelemetryClient;
 use slurm_serve_proto::v1::{
     AwaitModelRequest, AwaitModelResponse, GetModelRequest, ListModelsRequest, ListModelsResponse, LogChunk,
-    Model, StopModelRequest, StreamLogRequest,
+    Model, NodeSample, QuiesceRequest, ResumeRequest, SampleTelemetryRequest, StopModelRequest,
+    StreamLogRequest,
 };
 use tonic::{Code, Status};
 
 use crate::failure::{Exit, Failure};
+
+/// A driver may have a call to finish before it is let go of.
+const QUIESCE: Duration = Duration::from_secs(30);
 
 /// Why an agent gave no answer that is one.
 #[derive(Debug, Clone)]
@@ -136,6 +141,35 @@ impl Agent {
         }
     }
 
+    /// The last sample of its node.
+    pub async fn sample(&self) -> Result<NodeSample, Trouble> {
+        let first = async {
+            let mut stream = self
+                .telemetry()
+                .sample_telemetry(SampleTelemetryRequest::default())
+                .await?;
+            let sample = stream.get_mut().message().await?;
+            let nothing = || Status::unavailable("it ended its samples without one");
+            sample.map(tonic::Response::new).ok_or_else(nothing)
+        };
+        self.within(self.timeout, first).await
+    }
+
+    /// Lets go of the driver for so many seconds.
+    pub async fn quiesce(&self, for_s: u32) -> Result<(), Trouble> {
+        let mut telemetry = self.telemetry();
+        let answer = telemetry.quiesce(QuiesceRequest { for_s });
+        self.within(self.timeout.max(QUIESCE), answer).await.map(drop)
+    }
+
+    /// Takes the driver up again.
+    pub async fn resume(&self) -> Result<(), Trouble> {
+        let mut telemetry = self.telemetry();
+        self.within(self.timeout, telemetry.resume(ResumeRequest {}))
+            .await
+            .map(drop)
+    }
+
     /// The job's key for the model, in clear text; empty if it is not for us.
     pub async fn key(&self, model: &Model) -> Result<String, Failure> {
         let key = self.channel.open_key(model.key.clone()).await;
@@ -154,6 +188,10 @@ impl Agent {
             Trouble::Refused(why) => Failure::failed(format!("agent of {}: {why}", self.node)),
             Trouble::Silent(why) => Failure::new(Exit::Unreachable, silent(&why)),
         }
+    }
+
+    fn telemetry(&self) -> TelemetryClient<AgentChannel> {
+        TelemetryClient::new(self.channel.clone())
     }
 
     fn jobs(&self) -> JobsClient<AgentChannel> {

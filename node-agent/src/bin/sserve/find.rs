@@ -182,6 +182,26 @@ impl Agents {
         }
     }
 
+    /// The agents of these nodes, as Slurm writes a list of them (`gpu[01-04],gpu09`).
+    pub async fn named(&self, nodes: &str) -> Result<Vec<Agent>, Failure> {
+        let names = match nodes.contains('[') {
+            true => self.slurm.host_names(nodes).await.map_err(|e| slurm_failed(&e))?,
+            false => nodes.split(',').map(|name| name.trim().to_owned()).collect(),
+        };
+        if let Some(bad) = names.iter().find(|name| !is_host_name(name)) {
+            return Err(Failure::usage(format!("--nodes: {bad:?} is no node's name")));
+        }
+        let local = self.local();
+        let mut agents = Vec::new();
+        for name in names {
+            agents.push(match &local {
+                Some(local) if self.is_here(&name) => local.clone(),
+                _ => self.remote(&name).await?,
+            });
+        }
+        Ok(agents)
+    }
+
     /// Asks all `agents`, a bounded number at once, and gives the answers in their order.
     pub async fn ask<T, F>(agents: &[Agent], question: impl Fn(Agent) -> F) -> Vec<Result<T, Trouble>>
     where
@@ -282,6 +302,11 @@ pub const UNTIL_KNOWN: Duration = Duration::from_secs(30);
 
 fn found(agent: Agent, job_id: u32, model: Model) -> Whereabouts {
     Whereabouts::Found(Box::new(Found { agent, job_id, model }))
+}
+
+fn is_host_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(allowed)
 }
 
 fn slurm_failed(error: &SlurmError) -> Failure {

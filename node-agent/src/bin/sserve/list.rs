@@ -40,10 +40,8 @@ pub async fn run(args: Args, agents: &Agents, json: bool) -> Result<(), Failure>
     if json {
         out::json(&listing)?;
     } else if listing.models.is_empty() && listing.agents.iter().all(|a| a.state == AgentState::Ok) {
-        out::line(match listing.agents.len() {
-            1 => "nothing is served (asked 1 agent)".into(),
-            n => format!("nothing is served (asked {n} agents)"),
-        })?;
+        let asked = words::count(listing.agents.len(), "agent");
+        out::line(format!("nothing is served (asked {asked})"))?;
     } else {
         print_table(&listing)?;
     }

@@ -6,6 +6,7 @@ mod doctor;
 mod failure;
 mod find;
 mod follow;
+mod gpus;
 mod health;
 mod hold;
 mod job_ref;
@@ -55,6 +56,7 @@ enum Verb {
     Wait(wait::Args),
     Url(url::Args),
     Hold(hold::Args),
+    Gpus(gpus::Args),
     Recipes(recipes::Args),
     Health(health::Args),
     Doctor(doctor::Args),
@@ -107,6 +109,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
             Verb::Wait(args) => wait::run(args, &agents, json).await,
             Verb::Url(args) => url::run(args, &agents, json).await,
             Verb::Hold(args) => hold::run(args, &agents, json).await,
+            Verb::Gpus(args) => gpus::run(args, &agents, json).await,
             Verb::Recipes(args) => recipes::run(args, agents.config(), json).await,
             Verb::Plugin(args) => plugin::run(args, json),
             Verb::Health(args) => health::run(&args, named),

@@ -22,6 +22,14 @@ pub fn span(ms: i64) -> String {
     }
 }
 
+/// `1 agent`, `3 agents`.
+pub fn count(number: usize, what: &str) -> String {
+    match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    }
+}
+
 /// How long ago a moment (milliseconds since the epoch) was; empty for one that is not known.
 pub fn since(ms: i64) -> String {
     match ms {
