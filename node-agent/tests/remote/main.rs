@@ -3,6 +3,7 @@
 
 mod pki;
 mod site;
+mod telemetry;
 
 mod bad_input;
 mod limits;

@@ -83,6 +83,7 @@ async fn page_the_shells_calls_work() {
         "\"tiny\"",
         "agentVersion",
         "\"snapshot\"",
+        "\"powerWatts\"",
         KEY,
     ] {
         assert!(said.contains(word), "{word} in {said}");

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fake_nvml::Scenario;
 use slurm_serve::catalog::Hub;
 use slurm_serve::client::{AgentChannel, said};
 use slurm_serve::config::{self, Config};
@@ -12,6 +13,7 @@ use slurm_serve::peers::Peers;
 use slurm_serve::rpc::{self, Counts, Rooms};
 use slurm_serve::serve::{Confine, Models, Ports, Store, World};
 use slurm_serve::slurm::Slurm;
+use slurm_serve::telemetry::{self, Telemetry};
 use slurm_serve_proto::v1::catalog_client::CatalogClient;
 use slurm_serve_proto::v1::{
     ListModelsRequest, Model, ModelState, WatchModelsRequest, WatchModelsResponse,
@@ -87,6 +89,8 @@ impl Site {
             key,
             client_ca: at("ca.pem"),
         };
+        let gpus = Scenario::with_gpus([fake_nvml::Gpu::h100_nvl(0)]);
+        config.telemetry.nvml_library = fake_nvml::install(folder.path(), &gpus).unwrap();
         change(&mut config);
 
         let rooms = rooms(&config);
@@ -233,11 +237,18 @@ fn rooms(config: &Config) -> Rooms {
     let jobs = Arc::new(Jobs::default());
     let models = Models::new(world, jobs.clone());
     models.recover();
+    let place = telemetry::Place {
+        node: "n1".into(),
+        cluster: tokio::sync::watch::channel("lab".to_owned()).1,
+        program: Path::new(env!("CARGO_BIN_EXE_slurm-serve")).into(),
+        counts: Counts::default(),
+        max_watchers: config.agent.max_watchers,
+    };
     Rooms {
         jobs,
         peers: Arc::new(Peers::new("n1", &slurm, &config.agent)),
         models,
-        telemetry: None,
+        telemetry: Telemetry::start(place, &config.telemetry),
         counts: Counts::default(),
         instance: "one".into(),
     }
